@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "libs/common/error.h"
 #include "libs/common/ids.h"
 #include "services/transfer-agent/messages.h"
 #include "services/transfer-agent/ports.h"
