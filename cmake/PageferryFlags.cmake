@@ -22,8 +22,11 @@ target_compile_options(
             $<$<CONFIG:Release>:-O2;-g1;-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2;-DNDEBUG>
             $<$<NOT:$<CONFIG:Release>>:-O1;-g1>)
 # --as-needed keeps pageferry-bootstrap free of libraries that it only sees through others.
-target_link_options(pageferry_codegen INTERFACE -pie -Wl,-z,relro,-z,now,-z,noexecstack
-                    -Wl,--as-needed)
+# Not under TSan, where our own definitions of Abseil's locks would make its library look unneeded.
+target_link_options(pageferry_codegen INTERFACE -pie -Wl,-z,relro,-z,now,-z,noexecstack)
+if(NOT PAGEFERRY_SANITIZE STREQUAL "thread")
+  target_link_options(pageferry_codegen INTERFACE -Wl,--as-needed)
+endif()
 find_program(PAGEFERRY_MOLD mold)
 if(PAGEFERRY_MOLD)
   target_link_options(pageferry_codegen INTERFACE -fuse-ld=mold)
@@ -53,6 +56,7 @@ if(PAGEFERRY_SANITIZE)
   target_compile_options(pageferry_sanitize INTERFACE -fsanitize=${PAGEFERRY_SANITIZE}
                                                       -fno-sanitize-recover=all)
   target_link_options(pageferry_sanitize INTERFACE -fsanitize=${PAGEFERRY_SANITIZE})
+  find_program(PAGEFERRY_SYMBOLIZER NAMES llvm-symbolizer-19 llvm-symbolizer)
 endif()
 
 add_library(pageferry_ours INTERFACE)

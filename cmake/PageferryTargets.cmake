@@ -42,6 +42,7 @@ function(pageferry_cc_binary)
   _pageferry_common(${target} PRIVATE)
   target_link_libraries(${target} PRIVATE ${arg_DEPS} pageferry::ours)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${arg_OUTPUT})
+  _pageferry_program(${target})
   _pageferry_pch(${target})
   if(NOT arg_NO_INSTALL)
     install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
@@ -66,6 +67,7 @@ function(pageferry_cc_test)
   endif()
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${arg_NAME} RUNTIME_OUTPUT_DIRECTORY
                                              ${PROJECT_BINARY_DIR}/bin/tests)
+  _pageferry_program(${target})
   _pageferry_pch(${target})
   add_test(NAME ${arg_NAME} COMMAND ${target} ${arg_ARGS})
   _pageferry_test_properties()
@@ -109,6 +111,14 @@ endfunction()
 macro(_pageferry_pch target)
 endmacro()
 
+# What each of our programs needs besides its sources; see tests/tsan.
+function(_pageferry_program target)
+  if(TARGET pageferry_tsan_shims)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:pageferry_tsan_shims>)
+    target_link_libraries(${target} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})
+  endif()
+endfunction()
+
 # Reads arg_* of the calling function.
 function(_pageferry_test_properties)
   if(NOT arg_TIMEOUT)
@@ -117,7 +127,10 @@ function(_pageferry_test_properties)
   if(PAGEFERRY_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
   endif()
-  set(suppressions ${PROJECT_SOURCE_DIR}/tests/suppressions)
+  set(sanitizers "")
+  if(PAGEFERRY_SYMBOLIZER)
+    set(sanitizers ":external_symbolizer_path=${PAGEFERRY_SYMBOLIZER}")
+  endif()
   set_tests_properties(
     ${arg_NAME}
     PROPERTIES
@@ -127,8 +140,8 @@ function(_pageferry_test_properties)
       RUN_SERIAL ${arg_RUN_SERIAL}
       ENVIRONMENT
       "PAGEFERRY_ROOT=${PROJECT_SOURCE_DIR};PAGEFERRY_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};\
-ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1;\
-UBSAN_OPTIONS=print_stacktrace=1;\
-TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1;\
+ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1${sanitizers};\
+UBSAN_OPTIONS=print_stacktrace=1${sanitizers};\
+TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1${sanitizers};\
 ${arg_ENVIRONMENT}")
 endfunction()
