@@ -11,20 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "libs/common/flag_values.h"
 #include "libs/common/ids.h"
 
 namespace pageferry {
-
-/// Reads "3s", "250ms", "1h30m"; "0" needs no unit. kInvalidArgument, INVALID_FIELD otherwise, also
-/// for "inf".
-absl::StatusOr<absl::Duration> ParseDurationFlag(absl::string_view text);
-
-/// Reads "64MiB", "4KiB", "1GiB", "512B" or plain digits (bytes); also decimal kB, MB, GB. No
-/// fractions, no sign. kInvalidArgument, INVALID_FIELD otherwise, also when it does not fit.
-absl::StatusOr<ByteCount> ParseBytesFlag(absl::string_view text);
-
-/// "64MiB": the largest binary unit that divides it.
-std::string FormatBytes(ByteCount bytes);
 
 /// What main should do after Parse.
 struct FlagsOutcome {
@@ -37,9 +27,10 @@ struct FlagsOutcome {
 /// The configuration of one program: flags, each with a fallback in the environment.
 ///
 /// Thread-compatible. Borrows the targets, which hold the defaults before Parse and the result
-/// after it; where anything is bad, no target is changed. A flag `--lease-ttl` of the part
-/// "bootstrap" falls back to PAGEFERRY_BOOTSTRAP_LEASE_TTL, then to PAGEFERRY_LEASE_TTL; an empty
-/// variable counts as not set.
+/// after it; they are set only when each flag is good alone (a Check may still fail then: exit). A
+/// flag `--lease-ttl` of the part "bootstrap" falls back to PAGEFERRY_BOOTSTRAP_LEASE_TTL, then to
+/// PAGEFERRY_LEASE_TTL; an empty variable counts as not set. Name no flag `port`, `service-host` or
+/// `service-port`: Kubernetes sets such variables for a Service called pageferry-bootstrap.
 class Flags {
  public:
   /// `part` is lower case, such as "bootstrap". `version` is the whole text for --version.
@@ -64,22 +55,23 @@ class Flags {
               std::string help);
   /// Comma-separated and repeatable. Given at all, it replaces the default.
   void List(std::string name, std::vector<std::string>* target, std::string help);
-  /// Anything else: `parse` checks the text and stores it; `default_text` is for --help. `parse`
-  /// must not store anything when it fails, and is called only when all else is good.
+  /// Anything else: `check` reads the text and changes nothing, `store` takes it when all flags are
+  /// good. `default_text` is for --help.
   void Custom(std::string name, std::string default_text,
               std::function<absl::Status(absl::string_view)> check,
               std::function<void(absl::string_view)> store, std::string help);
 
-  /// A condition on several flags, asked after the targets were set and only if each is good alone;
-  /// its error is reported like the rest and the targets go back.
+  /// A condition on several flags, asked after the targets were set. Errors of all are reported.
   void Check(std::function<absl::Status()> check);
 
-  /// Reads the arguments (without the program's name first) and the environment.
+  /// Reads the arguments, without the program's name: `--name value`, `--name=value`; of a flag
+  /// that is given twice the last counts. Anything else is refused.
   using Environment = std::function<const char*(const char* name)>;
   FlagsOutcome Parse(const std::vector<std::string>& arguments, const Environment& environment);
 
-  /// Parse of main's arguments and the process's environment, printed. True: exit with `code`.
-  bool ParseOrExit(int argc, const char* const* argv, int& code);
+  /// Parse of main's arguments and the process's environment, printed. The exit code, if main
+  /// should end now.
+  std::optional<int> ParseMain(int argc, const char* const* argv);
 
  private:
   struct Impl;

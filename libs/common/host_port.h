@@ -32,6 +32,10 @@ bool IsWildcard(absl::string_view host);
 /// may block for seconds), not for addresses; a name that does not resolve is not loopback.
 bool IsLoopback(absl::string_view host);
 
+/// The first address of `host`, in digits; an address stays as it is. Asks the resolver as above.
+/// kInvalidArgument, INVALID_FIELD: it does not resolve.
+absl::StatusOr<std::string> NumericHost(absl::string_view host);
+
 /// OK when a TCP socket can be bound to `host_port` now (it is closed again). To find out why a
 /// server did not start, which gRPC does not tell.
 /// kUnavailable, IN_USE with "address": somebody listens there.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
 namespace prometheus {
 class Counter;
@@ -87,6 +87,7 @@ class MetricFamily {
   struct Data {
     MetricInfo info;
     std::vector<Metric> series;  // in the order of the combinations, last label fastest
+    mutable std::atomic<bool> complained = false;
   };
   std::shared_ptr<const Data> data_;  // shared by copies
 };
