@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,6 +26,17 @@ namespace {
 constexpr unsigned kWrite = 0;
 constexpr unsigned kRead = __tsan_mutex_read_lock;
 constexpr unsigned kTry = __tsan_mutex_try_lock;
+
+// Abseil's locks leave errno alone and gRPC counts on it (connect, lock, then a look at errno); TSan
+// and dlsym do not.
+class KeepErrno {
+ public:
+  KeepErrno() : errno_(errno) {}
+  ~KeepErrno() { errno = errno_; }
+
+ private:
+  int errno_;
+};
 
 // The library's function; `mangled` is its name after the inline namespace.
 template <typename Function>
@@ -77,22 +89,26 @@ namespace absl {
 ABSL_NAMESPACE_BEGIN
 
 Mutex::~Mutex() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Mutex*)>("5MutexD1Ev");
   real(this);
   __tsan_mutex_destroy(this, __tsan_mutex_not_static);
 }
 
 void Mutex::Lock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Mutex*)>("5Mutex4LockEv");
   Locking(this, kWrite, [&] { real(this); });
 }
 
 bool Mutex::TryLock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<bool(Mutex*)>("5Mutex7TryLockEv");
   return Locking(this, kTry, [&] { return real(this); });
 }
 
 void Mutex::Unlock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Mutex*)>("5Mutex6UnlockEv");
   __tsan_mutex_pre_unlock(this, kWrite);
   real(this);
@@ -100,16 +116,19 @@ void Mutex::Unlock() {
 }
 
 void Mutex::ReaderLock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Mutex*)>("5Mutex10ReaderLockEv");
   Locking(this, kRead, [&] { real(this); });
 }
 
 bool Mutex::ReaderTryLock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<bool(Mutex*)>("5Mutex13ReaderTryLockEv");
   return Locking(this, kRead | kTry, [&] { return real(this); });
 }
 
 void Mutex::ReaderUnlock() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Mutex*)>("5Mutex12ReaderUnlockEv");
   __tsan_mutex_pre_unlock(this, kRead);
   real(this);
@@ -117,12 +136,14 @@ void Mutex::ReaderUnlock() {
 }
 
 void Mutex::Await(const Condition& condition) {
+  const KeepErrno keep_errno;
   using Function = void(Mutex*, const Condition&);
   static auto* const real = Real<Function>("5Mutex5AwaitERKNS0_9ConditionE");
   Waiting(this, [&] { real(this, condition); });
 }
 
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
+  const KeepErrno keep_errno;
   using Function = bool(Mutex*, const Condition&, Time);
   static auto* const real =
       Real<Function>("5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
@@ -130,12 +151,14 @@ bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
 }
 
 void Mutex::LockWhen(const Condition& condition) {
+  const KeepErrno keep_errno;
   using Function = void(Mutex*, const Condition&);
   static auto* const real = Real<Function>("5Mutex8LockWhenERKNS0_9ConditionE");
   Locking(this, kWrite, [&] { real(this, condition); });
 }
 
 bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
+  const KeepErrno keep_errno;
   using Function = bool(Mutex*, const Condition&, Time);
   static auto* const real =
       Real<Function>("5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
@@ -143,12 +166,14 @@ bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
 }
 
 void Mutex::ReaderLockWhen(const Condition& condition) {
+  const KeepErrno keep_errno;
   using Function = void(Mutex*, const Condition&);
   static auto* const real = Real<Function>("5Mutex14ReaderLockWhenERKNS0_9ConditionE");
   Locking(this, kRead, [&] { real(this, condition); });
 }
 
 bool Mutex::ReaderLockWhenWithDeadline(const Condition& condition, Time deadline) {
+  const KeepErrno keep_errno;
   using Function = bool(Mutex*, const Condition&, Time);
   static auto* const real =
       Real<Function>("5Mutex26ReaderLockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
@@ -156,12 +181,14 @@ bool Mutex::ReaderLockWhenWithDeadline(const Condition& condition, Time deadline
 }
 
 void CondVar::Wait(Mutex* mutex) {
+  const KeepErrno keep_errno;
   using Function = void(CondVar*, Mutex*);
   static auto* const real = Real<Function>("7CondVar4WaitEPNS0_5MutexE");
   Waiting(mutex, [&] { real(this, mutex); });
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
+  const KeepErrno keep_errno;
   using Function = bool(CondVar*, Mutex*, Time);
   static auto* const real = Real<Function>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
   return Waiting(mutex, [&] { return real(this, mutex, deadline); });
@@ -169,6 +196,7 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
 
 // A waiter that comes after the notice takes no lock, hence the edges of their own.
 void Notification::Notify() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(Notification*)>("12Notification6NotifyEv");
   __tsan_release(this);
   __tsan_release(FlagOf(this));
@@ -176,6 +204,7 @@ void Notification::Notify() {
 }
 
 void Notification::WaitForNotification() const {
+  const KeepErrno keep_errno;
   static auto* const real =
       Real<void(const Notification*)>("K12Notification19WaitForNotificationEv");
   real(this);
@@ -183,6 +212,7 @@ void Notification::WaitForNotification() const {
 }
 
 bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  const KeepErrno keep_errno;
   using Function = bool(const Notification*, Duration);
   static auto* const real =
       Real<Function>("K12Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
@@ -192,6 +222,7 @@ bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
 }
 
 bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
+  const KeepErrno keep_errno;
   using Function = bool(const Notification*, Time);
   static auto* const real =
       Real<Function>("K12Notification31WaitForNotificationWithDeadlineENS0_4TimeE");
@@ -201,12 +232,14 @@ bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
 }
 
 bool BlockingCounter::DecrementCount() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<bool(BlockingCounter*)>("15BlockingCounter14DecrementCountEv");
   __tsan_release(this);
   return real(this);
 }
 
 void BlockingCounter::Wait() {
+  const KeepErrno keep_errno;
   static auto* const real = Real<void(BlockingCounter*)>("15BlockingCounter4WaitEv");
   real(this);
   __tsan_acquire(this);
