@@ -51,6 +51,8 @@ struct RoomView {
 /// Limits of the core. All bounds are inclusive.
 struct CoreLimits {
   int64_t max_rooms = 65'536;      // live, both roles
+  int64_t max_rooms_of_peer =
+      32'768; // of them, granted by one session: HelloReply.room_credit
   int64_t max_tombstones = 65'536; // oldest go first
   absl::Duration tombstone_ttl = absl::Seconds(300);
   int64_t max_held_chunks = 4'096; // of one room, before its grant has come
@@ -103,6 +105,9 @@ public:
   void SetEngine(const EngineInfo &engine, const AgentRef &self);
   /// The bootstrap service issued this epoch.
   void SetSelf(const AgentRef &self);
+  /// A session of the engine has begun. Between OnEngineGone and this, grants
+  /// are refused with ENGINE_LOST. Taken for granted after SetEngine.
+  void OnEngineUp();
   void OnEngineCommand(EngineCommand command, MonotonicTime now);
   /// The engine's session ended: its rooms fail with ENGINE_LOST, both sides
   /// are told, drained.
