@@ -16,8 +16,7 @@
 /// kPoolLayoutVersion. All words are in host byte order and naturally aligned.
 namespace pageferry::transport {
 
-inline constexpr uint64_t kPoolMagic =
-    0x3159'5252'4546'4750; // "PGFERRY1" in memory
+inline constexpr uint64_t kPoolMagic = 0x3159'5252'4546'4750;  // "PGFERRY1" in memory
 inline constexpr uint32_t kPoolLayoutVersion = 1;
 inline constexpr int64_t kSealTableOffset = 4096;
 inline constexpr int32_t kSealCount = 65'536;
@@ -36,8 +35,7 @@ using SealWord = std::atomic<uint64_t>;
 /// `generation`: every seal made before, and any that the dead agent could
 /// still make, is void from then on.
 inline constexpr int kSealGenerationShift = 40;
-inline constexpr uint64_t kSealCounterMask =
-    (uint64_t{1} << kSealGenerationShift) - 1;
+inline constexpr uint64_t kSealCounterMask = (uint64_t{1} << kSealGenerationShift) - 1;
 
 constexpr uint64_t MakeSealValue(uint64_t generation, uint64_t counter) {
   return (generation << kSealGenerationShift) | (counter & kSealCounterMask);
@@ -45,23 +43,22 @@ constexpr uint64_t MakeSealValue(uint64_t generation, uint64_t counter) {
 
 /// True where `value` can be a whole seal of `generation`.
 constexpr bool SealIsOfGeneration(uint64_t value, uint64_t generation) {
-  return value != 0 &&
-         (value >> kSealGenerationShift) == (generation & 0xff'ffff);
+  return value != 0 && (value >> kSealGenerationShift) == (generation & 0xff'ffff);
 }
 
 struct PoolHeader {
-  uint64_t magic; // offset 0: kPoolMagic, written last when the pool is ready
-  uint32_t layout_version; // offset 8: kPoolLayoutVersion
-  uint32_t seal_count;     // offset 12: kSealCount
-  uint64_t nonce; // offset 16: random, drawn each time that an agent makes or
-                  // adopts it
-  int64_t data_offset;              // offset 24: kPoolDataOffset
-  int64_t data_size;                // offset 32: bytes of data
-  std::atomic<uint64_t> generation; // offset 40: see above; from 1
-  char agent_id[136]; // offset 48: owner, NUL-terminated, for people
+  uint64_t magic;                    // offset 0: kPoolMagic, written last when the pool is ready
+  uint32_t layout_version;           // offset 8: kPoolLayoutVersion
+  uint32_t seal_count;               // offset 12: kSealCount
+  uint64_t nonce;                    // offset 16: random, drawn each time that an agent makes or
+                                     // adopts it
+  int64_t data_offset;               // offset 24: kPoolDataOffset
+  int64_t data_size;                 // offset 32: bytes of data
+  std::atomic<uint64_t> generation;  // offset 40: see above; from 1
+  char agent_id[136];                // offset 48: owner, NUL-terminated, for people
 };
 static_assert(offsetof(PoolHeader, generation) == 40);
 static_assert(sizeof(PoolHeader) == 184);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-} // namespace pageferry::transport
+}  // namespace pageferry::transport

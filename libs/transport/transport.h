@@ -20,12 +20,7 @@
 namespace pageferry::transport {
 
 /// Numbers of pageferry.peer.v1.TransportKind.
-enum class TransportKind : int8_t {
-  kLocal = 1,
-  kRdma = 2,
-  kTcp = 3,
-  kGrpc = 4
-};
+enum class TransportKind : int8_t { kLocal = 1, kRdma = 2, kTcp = 3, kGrpc = 4 };
 
 /// "local", "rdma", "tcp", "grpc": as in flags, logs and metrics.
 absl::string_view TransportName(TransportKind kind);
@@ -38,19 +33,19 @@ enum class Driver : int8_t { kTarget, kSource };
 /// How a process on the same host maps a region. See pool_layout.h for the
 /// nonce.
 struct LocalMapping {
-  std::string shm_name; // with its leading slash
+  std::string shm_name;  // with its leading slash
   ByteCount mapping_size;
   ByteCount data_offset;
   uint64_t nonce = 0;
 
-  friend bool operator==(const LocalMapping &, const LocalMapping &) = default;
+  friend bool operator==(const LocalMapping&, const LocalMapping&) = default;
 };
 
 /// Memory of this process that pages lie in. The memory is borrowed: it must
 /// stay until `UnmapRegion` has returned.
 struct OwnRegion {
   RegionId id;
-  std::byte *data = nullptr;
+  std::byte* data = nullptr;
   ByteCount size;
   std::optional<LocalMapping> local;
 };
@@ -63,7 +58,7 @@ struct RemoteRegion {
   std::vector<std::string> remote_keys;
   std::optional<LocalMapping> local;
 
-  friend bool operator==(const RemoteRegion &, const RemoteRegion &) = default;
+  friend bool operator==(const RemoteRegion&, const RemoteRegion&) = default;
 };
 
 /// Where the items of one source buffer go: item i of the source begins at
@@ -75,7 +70,7 @@ struct EntryPair {
   ByteCount target_offset;
   ByteCount item_size;
 
-  friend bool operator==(const EntryPair &, const EntryPair &) = default;
+  friend bool operator==(const EntryPair&, const EntryPair&) = default;
 };
 
 /// Moves the items of every run pair for every entry pair. Runs are found once
@@ -91,19 +86,19 @@ struct SealRef {
   int32_t index = 0;
   uint64_t value = 0;
 
-  friend bool operator==(const SealRef &, const SealRef &) = default;
+  friend bool operator==(const SealRef&, const SealRef&) = default;
 };
 
 /// Bytes that `steps` moves; saturates.
-ByteCount BatchBytes(const std::vector<Step> &steps);
+ByteCount BatchBytes(const std::vector<Step>& steps);
 
 /// Asks a running write to stop. Thread-safe; once set it stays set.
 class CancelToken {
-public:
+ public:
   void Cancel() { cancelled_.store(true, std::memory_order_release); }
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
-private:
+ private:
   std::atomic<bool> cancelled_{false};
 };
 
@@ -135,7 +130,7 @@ using WriteDone = absl::AnyInvocable<void(absl::Status)>;
 /// kCancelled, their callbacks run before it returns. Not to be destroyed from
 /// a callback.
 class TransportPeer {
-public:
+ public:
   virtual ~TransportPeer() = default;
 
   /// Moves `batch`. `done` runs exactly once, on a thread of the transport,
@@ -149,9 +144,8 @@ public:
 
 /// What is needed to reach another agent.
 struct PeerSpec {
-  std::string name; // for logs: agent id and epoch
-  std::string
-      address; // what the other side gave in Hello for this way; may be empty
+  std::string name;     // for logs: agent id and epoch
+  std::string address;  // what the other side gave in Hello for this way; may be empty
   std::vector<RemoteRegion> regions;
 };
 
@@ -159,7 +153,7 @@ struct PeerSpec {
 ///
 /// Thread-safe. Outlives its peers.
 class Transport {
-public:
+ public:
   virtual ~Transport() = default;
 
   virtual TransportKind kind() const = 0;
@@ -171,7 +165,7 @@ public:
   /// Makes own memory known; it must be before peers use it. Answers what peers
   /// are to be told. kInvalidArgument, BAD_HANDLE; kResourceExhausted,
   /// OUT_OF_MEMORY where it cannot be registered.
-  virtual absl::StatusOr<RemoteRegion> MapRegion(const OwnRegion &region) = 0;
+  virtual absl::StatusOr<RemoteRegion> MapRegion(const OwnRegion& region) = 0;
 
   /// Forgets it. kFailedPrecondition, IN_USE while a write uses it. Unknown ids
   /// are fine.
@@ -180,8 +174,7 @@ public:
   /// Opens the way to a peer; may map memory and thus block for a short time.
   /// kFailedPrecondition, NO_TRANSPORT: this way does not reach that peer, and
   /// why.
-  virtual absl::StatusOr<std::unique_ptr<TransportPeer>>
-  Connect(const PeerSpec &spec) = 0;
+  virtual absl::StatusOr<std::unique_ptr<TransportPeer>> Connect(const PeerSpec& spec) = 0;
 };
 
-} // namespace pageferry::transport
+}  // namespace pageferry::transport

@@ -1,0 +1,45 @@
+#include "libs/transport/transport.h"
+
+#include <array>
+#include <utility>
+
+namespace pageferry::transport {
+namespace {
+
+constexpr std::array<std::pair<TransportKind, absl::string_view>, 4> kNames = {{
+    {TransportKind::kLocal, "local"},
+    {TransportKind::kRdma, "rdma"},
+    {TransportKind::kTcp, "tcp"},
+    {TransportKind::kGrpc, "grpc"},
+}};
+
+}  // namespace
+
+absl::string_view TransportName(TransportKind kind) {
+  for (const auto& [value, name] : kNames) {
+    if (value == kind) return name;
+  }
+  return "unknown";
+}
+
+std::optional<TransportKind> ParseTransportName(absl::string_view name) {
+  for (const auto& [value, text] : kNames) {
+    if (text == name) return value;
+  }
+  return std::nullopt;
+}
+
+ByteCount BatchBytes(const std::vector<Step>& steps) {
+  ByteCount sum;
+  for (const Step& step : steps) {
+    if (step.entries == nullptr) continue;
+    ByteCount item_bytes;
+    for (const EntryPair& entry : *step.entries) item_bytes += entry.item_size;
+    int64_t items = 0;
+    for (const RunPair& run : step.runs) items = SaturatingAdd(items, run.count);
+    sum += item_bytes * items;
+  }
+  return sum;
+}
+
+}  // namespace pageferry::transport
