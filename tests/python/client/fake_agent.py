@@ -36,6 +36,7 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
         self.agent_id = agent_id
         self.epoch_after = epoch_after
         self.sides: dict[int, Side] = {}
+        self.earlier: list[Side] = []
         self.commands: list[agent_pb2.EngineCommand] = []
         self.pools: dict[str, tuple[agent_pb2.Pool, np.memmap]] = {}
         self.engine: agent_pb2.RegisterEngineRequest | None = None
@@ -130,6 +131,16 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
         self._unlink(request.name)
         return agent_pb2.ReleasePoolResponse()
 
+    def ImportPool(self, request: Any, context: Any) -> agent_pb2.ImportPoolResponse:
+        """Says that it has it."""
+        pool = agent_pb2.Pool(name=request.name, size_bytes=request.size_bytes, imported=True)
+        pool.memory_kind, pool.shm_name = request.memory_kind, request.shm_name
+        return agent_pb2.ImportPoolResponse(pool=pool)
+
+    def Drain(self, request: Any, context: Any) -> agent_pb2.DrainResponse:
+        """Counts the rooms."""
+        return agent_pb2.DrainResponse(finished_count=len(self.sides))
+
     def RegisterEngine(self, request: Any, context: Any) -> agent_pb2.RegisterEngineResponse:
         """Takes the engine."""
         if self.engine is not None and self.engine != request:
@@ -219,6 +230,8 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
                 error = detail(6, "DUPLICATE_ROOM", "fake duplicate")
                 self.tell(refused=agent_pb2.CommandRefused(room=room, command=kind, error=error))
                 return
+            if side is not None:
+                self.earlier.append(side)
             side = self.sides[room.room_id] = Side(self, room.room_id, room.attempt)
             if kind == "open_receive":
                 side.grant, side.prefill_engine_id = body, body.prefill_engine_id
@@ -248,7 +261,7 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
                     state=side.state,
                     drained=side.drained,
                 )
-                for side in self.sides.values()
+                for side in (*self.sides.values(), *self.earlier)
             ]
         return agent_pb2.ListRoomsResponse(rooms=rooms)
 

@@ -95,7 +95,7 @@ class Fabric:
         with self.lock:
             self.hold_copies = self.hold_drained = False
             for agent in self.agents:
-                for side in list(agent.sides.values()):
+                for side in (*agent.sides.values(), *agent.earlier):
                     self.step(side.room_id)
                     if side.over:
                         side.drain()

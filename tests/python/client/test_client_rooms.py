@@ -81,7 +81,9 @@ def test_abort_reaches_the_other_side(prefill: Engine, decode: Engine, aborter: 
 
 def test_failure_of_the_prefill_engine(prefill: Engine, decode: Engine) -> None:
     receive = decode.session.open_receive(5, "prefill-0", [1])
-    prefill.session.open_send(5).fail("out of luck")
+    send = prefill.session.open_send(5)
+    send.wait_granted(T)
+    send.fail("out of luck")
     with pytest.raises(pf.RoomFailed) as failure:
         receive.wait(T)
     assert failure.value.reason == "PEER_ENGINE_FAILED"
@@ -139,7 +141,9 @@ def test_a_room_that_the_agent_refuses_fails(
 def test_a_new_attempt_gets_its_own_room(prefill: Engine, decode: Engine, fabric: Fabric) -> None:
     fabric.hold_drained = True
     old = prefill.session.open_send(5)
-    decode.session.open_receive(5, "prefill-0", [1]).abort()
+    first = decode.session.open_receive(5, "prefill-0", [1])
+    old.wait_granted(T)
+    first.abort()
     with pytest.raises(pf.RoomFailed):
         old.wait(T)
     new = prefill.session.open_send(5)
