@@ -91,6 +91,11 @@ class SessionStream:
             raise DeadlineExceeded(f"the agent did not open the session within {timeout} s")
         raise lost.__cause__ or lost
 
+    @property
+    def finished(self) -> bool:
+        """True once the session has ended and waits for no evidence about its rooms any more."""
+        return self._over
+
     # --- what rooms need ---
 
     def send(self, commands: Iterable[_Command], *, urgent: bool = False) -> None:

@@ -62,6 +62,10 @@ class RoomTable:
             if room is not None:
                 room.attempt = ref.attempt
                 self._rooms[ref.room_id, ref.attempt] = room
+        if room is None and ref.attempt == 0:
+            # An agent may go on to name a room as it was opened.
+            sent = [r for r in self._rooms.values() if r.room_id == ref.room_id]
+            room = next((r for r in sent if getattr(r, "requested_attempt", 1) == 0), None)
         return room
 
     def apply(self, message: agent_pb2.AgentEvent) -> list[events.Event]:
@@ -130,14 +134,14 @@ class RoomTable:
     def _refused(self, message: agent_pb2.CommandRefused) -> list[events.Event]:
         error = from_detail(message.error)
         ref = message.room
-        room = self._find(ref) if message.HasField("room") else None
+        room = self._rooms.get((ref.room_id, ref.attempt))
         room_id = ref.room_id if message.HasField("room") else -1
         result: list[events.Event] = [
             events.CommandRefused(room_id, ref.attempt, message.command, error)
         ]
-        opening = message.command in ("open_send", "open_receive")
-        if room is not None and (opening or error.reason == "ROOM_NOT_FOUND"):
-            # The agent has no such room, so nothing of it can move.
+        if room is not None and message.command in ("open_send", "open_receive"):
+            # The agent has no such room, so nothing of it can move. Other commands prove nothing:
+            # they may have been meant for an earlier room of the same id.
             failure = room_failed(message.error, room.room_id, room.attempt)
             result.append(room._fail(failure, drained=True))
             self._forget_if_over(room)

@@ -54,7 +54,7 @@ class Agent:
         """
         agent = cls(target, timeout=timeout)
         try:
-            agent._info(timeout, wait_for_ready=True)
+            agent.info(timeout=timeout, wait=True)
         except BaseException:
             agent.close()
             raise
@@ -74,14 +74,14 @@ class Agent:
         left = self.timeout if timeout is None else timeout
         return _channel.call(rpc, request, timeout=left, wait_for_ready=wait_for_ready)
 
-    def _info(self, timeout: float | None = None, *, wait_for_ready: bool = False) -> AgentInfo:
-        request = agent_pb2.GetAgentRequest()
-        response = self._call("GetAgent", request, timeout=timeout, wait_for_ready=wait_for_ready)
-        return AgentInfo.from_proto(response)
+    def info(self, *, timeout: float | None = None, wait: bool = False) -> AgentInfo:
+        """Who the agent is, its state, its pools and with whom it speaks.
 
-    def info(self) -> AgentInfo:
-        """Who the agent is, its state, its pools and with whom it speaks."""
-        return self._info()
+        With `wait`, an agent that is not up (such as one that starts again) is waited for.
+        """
+        request = agent_pb2.GetAgentRequest()
+        response = self._call("GetAgent", request, timeout=timeout, wait_for_ready=wait)
+        return AgentInfo.from_proto(response)
 
     # --- pools ---
 
@@ -252,7 +252,7 @@ class Agent:
             send_timeout=send_timeout,
         )
         with self._lock:
-            self._sessions.append(session)
+            self._sessions = [known for known in (*self._sessions, session) if not known.finished]
         return session
 
     def forget(self, session: Session) -> None:
