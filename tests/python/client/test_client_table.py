@@ -145,7 +145,7 @@ def test_commands_of_a_room(table: RoomTable, state: S) -> None:
     sink = room._sink
     assert isinstance(sink, Sink)
     chunk, fail, abort = sink.sent
-    assert (chunk.send_chunk.room.attempt, fail.fail_room.room.attempt) == (0, 4)
+    assert (chunk.send_chunk.room.attempt, fail.fail_room.room.attempt) == (4, 4)
     assert abort.abort.room.attempt == 4
     tell(table, S.FAILED, attempt=4)
     room.send_chunk([3])

@@ -146,7 +146,10 @@ class RoomTable:
             result.append(room._fail(failure, drained=True))
             self._forget_if_over(room)
         else:
-            _log.warning("command %s refused: %s", message.command, error)
+            # An abort may well cross the end of its room.
+            harmless = message.command in ("abort", "close_room")
+            level = logging.DEBUG if harmless else logging.WARNING
+            _log.log(level, "command %s refused: %s", message.command, error)
         return result
 
     def lose(self, cause: SessionLost) -> list[events.Event]:

@@ -11,11 +11,36 @@ import numpy.typing as npt
 from pageferry.errors import InvalidArgument
 from pageferry.topology.v1 import topology_pb2
 
+_FEW_RUNS = 32
 _Int64s = npt.NDArray[np.int64]
 
 
 def _bad(message: str, field: str) -> InvalidArgument:
     return InvalidArgument(message, reason="BAD_PAGES", metadata={"field": field})
+
+
+def _varint_bytes(values: npt.NDArray[np.uint64]) -> _Int64s:
+    """How many bytes the wire form of each value takes."""
+    sizes = np.ones(values.size, np.int64)
+    for shift in range(7, 64, 7):
+        sizes += values >= np.uint64(1 << shift)
+    return sizes
+
+
+def _put_varints(
+    out: npt.NDArray[np.uint8],
+    at: _Int64s,
+    field_number: int,
+    values: npt.NDArray[np.uint64],
+    sizes: _Int64s,
+) -> None:
+    """Writes a tag and a value at each position."""
+    out[at] = field_number << 3
+    for index in range(int(sizes.max())):
+        longer = sizes > index
+        part = (values[longer] >> np.uint64(7 * index)) & np.uint64(0x7F)
+        more = np.where(sizes[longer] > index + 1, np.uint64(0x80), np.uint64(0))
+        out[at[longer] + 1 + index] = part | more
 
 
 class PageRuns:
@@ -101,10 +126,31 @@ class PageRuns:
                 metadata={"first": str(page), "count": str(int(self._counts[order][twice[0] + 1]))},
             )
 
-    def to_proto(self) -> list[topology_pb2.PageRun]:
-        """The runs as messages."""
-        run = topology_pb2.PageRun
-        return [run(first=first, count=count) for first, count in self.pairs()]
+    def add_to(self, message: Any) -> None:
+        """Appends the runs to the field `page_runs` of a message.
+
+        Long lists are encoded by NumPy: a Python object for each run would hold up every other
+        thread of an engine for seconds where a list is long and its pages are scattered.
+        """
+        if len(self) < _FEW_RUNS:
+            for first, count in self.pairs():
+                message.page_runs.add(first=first, count=count)
+        else:
+            message.MergeFromString(self._encoded(message.PAGE_RUNS_FIELD_NUMBER))
+
+    def _encoded(self, field_number: int) -> bytes:
+        """The runs as the wire form of a repeated PageRun: tag, length, first, count."""
+        firsts, counts = self._firsts.view(np.uint64), self._counts.view(np.uint64)
+        first_bytes, count_bytes = _varint_bytes(firsts), _varint_bytes(counts)
+        lengths = 2 + first_bytes + count_bytes
+        at = np.cumsum(lengths + 2) - (lengths + 2)
+        out = np.empty(int((lengths + 2).sum()), np.uint8)
+        out[at] = field_number << 3 | 2
+        out[at + 1] = lengths
+        _put_varints(out, at + 2, topology_pb2.PageRun.FIRST_FIELD_NUMBER, firsts, first_bytes)
+        at = at + 3 + first_bytes
+        _put_varints(out, at, topology_pb2.PageRun.COUNT_FIELD_NUMBER, counts, count_bytes)
+        return out.tobytes()
 
     @classmethod
     def from_proto(cls, runs: Iterable[topology_pb2.PageRun]) -> PageRuns:

@@ -247,11 +247,11 @@ class SendRoom(Room):
         commands = []
         for piece in runs.split(_RUNS_A_COMMAND):
             chunk = agent_pb2.SendChunk(
-                room=room_ref(self.room_id, self.requested_attempt),
-                page_runs=piece.to_proto(),
+                room=room_ref(self.room_id, self.attempt),
                 first_position=position,
                 aux_slot=-1,
             )
+            piece.add_to(chunk)
             position += piece.page_count
             commands.append(agent_pb2.EngineCommand(send_chunk=chunk))
         if last:

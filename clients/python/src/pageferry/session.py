@@ -107,7 +107,6 @@ class Session(SessionStream):
         message = agent_pb2.OpenReceive(
             room=room_ref(room_id, attempt),
             prefill_engine_id=prefill_engine_id,
-            page_runs=runs.to_proto(),
             aux_slot=-1 if aux_slot is None else aux_slot,
             states=state_indices(states),
             cached_prefix_pages=cached_prefix_pages,
@@ -118,6 +117,7 @@ class Session(SessionStream):
             trace=_trace(traceparent, tracestate),
             checksum=checksum,
         )
+        runs.add_to(message)
         room = ReceiveRoom(self, room_id, attempt, on_event)
         self._open(room, _Command(open_receive=message))
         return room
