@@ -1,10 +1,10 @@
 // Makes the locks of Debian's Abseil visible to ThreadSanitizer (tsan lane only).
 //
-// The library is not instrumented, so TSan sees neither absl::Mutex nor absl::Notification and would
-// call every field behind them a race. A program's own definitions come before a shared library's:
-// the ones below tell TSan what happens and then call the library's. gRPC and Debian's other users
-// of Abseil go through them too. Left alone: functions that only call one of these inside (the ones
-// that take a timeout and make a deadline of it).
+// The library is not instrumented, so TSan sees neither absl::Mutex nor absl::Notification and
+// would call every field behind them a race. A program's own definitions come before a shared
+// library's: the ones below tell TSan what happens and then call the library's. gRPC and Debian's
+// other users of Abseil go through them too. Left alone: functions that only call one of these
+// inside (the ones that take a timeout and make a deadline of it).
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -27,8 +27,8 @@ constexpr unsigned kWrite = 0;
 constexpr unsigned kRead = __tsan_mutex_read_lock;
 constexpr unsigned kTry = __tsan_mutex_try_lock;
 
-// Abseil's locks leave errno alone and gRPC counts on it (connect, lock, then a look at errno); TSan
-// and dlsym do not.
+// Abseil's locks leave errno alone and gRPC counts on it (connect, lock, then a look at errno);
+// TSan and dlsym do not.
 class KeepErrno {
  public:
   KeepErrno() : errno_(errno) {}
@@ -42,10 +42,9 @@ class KeepErrno {
 template <typename Function>
 Function* Real(const char* mangled) {
   const std::string inline_namespace = PAGEFERRY_TEXT(ABSL_OPTION_INLINE_NAMESPACE_NAME);
-  const std::string name =
-      "_ZN" + std::string(mangled[0] == 'K' ? "K" : "") + "4absl" +
-      std::to_string(inline_namespace.size()) + inline_namespace +
-      (mangled[0] == 'K' ? mangled + 1 : mangled);
+  const std::string name = "_ZN" + std::string(mangled[0] == 'K' ? "K" : "") + "4absl" +
+                           std::to_string(inline_namespace.size()) + inline_namespace +
+                           (mangled[0] == 'K' ? mangled + 1 : mangled);
   void* found = dlsym(RTLD_NEXT, name.c_str());
   if (found == nullptr) {
     std::fprintf(stderr, "absl_sync.cc: Abseil has no symbol %s\n", name.c_str());
@@ -145,8 +144,7 @@ void Mutex::Await(const Condition& condition) {
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
   const KeepErrno keep_errno;
   using Function = bool(Mutex*, const Condition&, Time);
-  static auto* const real =
-      Real<Function>("5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  static auto* const real = Real<Function>("5Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
   return Waiting(this, [&] { return real(this, condition, deadline); });
 }
 

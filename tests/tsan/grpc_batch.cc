@@ -87,9 +87,9 @@ void AcquireAndRun(Functor* functor, int ok) {
 
 extern "C" grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op* ops, size_t count,
                                                  void* tag, void* reserved) {
-    const int kept_errno = errno;
-  static auto* const real = reinterpret_cast<decltype(&grpc_call_start_batch)>(
-      dlsym(RTLD_NEXT, "grpc_call_start_batch"));
+  const int kept_errno = errno;
+  static auto* const real =
+      reinterpret_cast<decltype(&grpc_call_start_batch)>(dlsym(RTLD_NEXT, "grpc_call_start_batch"));
   auto* functor = static_cast<Functor*>(tag);
   if (functor != nullptr && StartsWithFunction(functor)) {
     if (functor->functor_run != &AcquireAndRun) {

@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# `./dev setup`: each part looks first and returns at once when nothing is missing. Sourced.
+
+grpcurl_version=v1.9.3
+
+setup_debian() {
+  local package missing=() sudo=()
+  while read -r package; do
+    [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] ||
+      missing+=("$package")
+  done < <(grep -v '^#' .ci/debian-packages.txt)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "no apt-get here; please install: ${missing[*]}"
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "not root and no sudo; please install: ${missing[*]}"
+    sudo=(sudo)
+  fi
+  say "installing ${#missing[@]} Debian packages (2 to 4 min from nothing): ${missing[*]}"
+  "${sudo[@]}" apt-get update -q -o APT::Update::Error-Mode=any
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+    "${missing[@]}"
+}
+
+# Prints a Python of at least 3.11 that can make virtual environments.
+find_python() {
+  local python
+  for python in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+      2>/dev/null; then
+      echo "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
+setup_python() {
+  local requirements=(-r .ci/requirements.txt) stamp python
+  if [ -f examples/tiny_engine/requirements.txt ]; then
+    requirements+=(-r examples/tiny_engine/requirements.txt)
+  fi
+  stamp="$(cat .ci/requirements.txt examples/tiny_engine/requirements.txt \
+    clients/python/pyproject.toml clients/python/setup.py 2>/dev/null | sha256sum)"
+  if [ "$(cat .venv/setup-stamp 2>/dev/null)" != "$stamp" ]; then
+    say "installing Python packages into .venv (about 1 min)"
+    python="$(find_python)" || die "needs Python 3.11 or later with venv"
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    .venv/bin/pip install -q --disable-pip-version-check "${requirements[@]}"
+    if [ -f clients/python/pyproject.toml ]; then
+      .venv/bin/pip install -q --disable-pip-version-check --no-build-isolation -e clients/python
+    fi
+    printf '%s\n' "$stamp" >.venv/setup-stamp
+  fi
+  setup_stubs
+}
+
+# The editable client holds generated code: made anew when a proto or the generator changed.
+setup_stubs() {
+  [ -x clients/python/generate.sh ] || return 0
+  local hash
+  hash="$(cat clients/python/generate.sh clients/python/tools/*.py $(files_of 'protos/*.proto') |
+    sha256sum)"
+  [ "$(cat .venv/stubs-stamp 2>/dev/null)" != "$hash" ] || return 0
+  clients/python/generate.sh "$PWD/.venv/bin/python"
+  printf '%s\n' "$hash" >.venv/stubs-stamp
+}
+
+# Only one test wants it, and skips without it.
+setup_grpcurl() {
+  [ ! -x .tools/bin/grpcurl ] || return 0
+  command -v go >/dev/null || return 0
+  say "building grpcurl $grpcurl_version (about 1 min)"
+  GOBIN="$PWD/.tools/bin" GOFLAGS=-buildvcs=false GOTOOLCHAIN=local \
+    go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ||
+    say "no grpcurl: its test will be skipped"
+}
+
+setup() {
+  local begin=$SECONDS
+  setup_debian
+  setup_python
+  setup_grpcurl
+  [ $((SECONDS - begin)) -lt 2 ] || say "setup: done after $((SECONDS - begin)) s"
+}
