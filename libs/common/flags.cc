@@ -232,8 +232,9 @@ void Flags::Bool(std::string name, bool* target, std::string help) {
 void Flags::Choice(std::string name, std::string* target, std::vector<std::string> allowed,
                    std::string help) {
   const std::string list = absl::StrJoin(allowed, ", ");
+  std::string hint = absl::StrJoin(allowed, "|");
   impl_->Add(
-      std::move(name), absl::StrJoin(allowed, "|"), *target, std::move(help),
+      std::move(name), std::move(hint), *target, std::move(help),
       [target, allowed = std::move(allowed), list](const Texts& texts) -> absl::StatusOr<Store> {
         for (const std::string& one : allowed) {
           if (texts.back() == one) return StoreTo(target, one);

@@ -67,6 +67,40 @@ bool IsLoopbackAddress(const Address& address) {
   return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+bool HasIpv6() {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
+absl::StatusOr<int> Listen(const Address& address, const HostPort& host_port) {
+  const std::string text = ToString(host_port);
+  const int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1;
+  const int off = 0;
+  if (fd >= 0) {
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (address.storage.ss_family == AF_INET6) {
+      setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    }
+    const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
+    if (bind(fd, raw, address.length) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+  }
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (error == EADDRINUSE) {
+    return MakeError(absl::StatusCode::kUnavailable, Reason::kInUse,
+                     absl::StrCat("address ", text, " is in use by another server"),
+                     {{"address", text}});
+  }
+  if (error == EACCES) {
+    return MakeError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted,
+                     absl::StrCat("may not listen on ", text), {{"address", text}});
+  }
+  return InvalidField("address", text,
+                      absl::StrCat("an address of this host (", std::strerror(error), ")"));
+}
+
 bool IsGoodHost(absl::string_view host, bool bracketed) {
   constexpr size_t kMaxNameBytes = 253;
   if (host.empty() || host.size() > kMaxNameBytes) return false;
@@ -139,31 +173,21 @@ absl::StatusOr<std::string> NumericHost(absl::string_view host) {
   return std::string(text);
 }
 
+absl::StatusOr<int> ListenOn(const HostPort& host_port) {
+  PAGEFERRY_ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(host_port));
+  if (addresses.empty()) return InvalidField("address", ToString(host_port), "a host");
+  auto listening = Listen(addresses.front(), host_port);
+  const bool no_ipv6 = !listening.ok() && ReasonOf(listening.status()) == Reason::kInvalidField;
+  if (no_ipv6 && host_port.host == "::") return ListenOn({"0.0.0.0", host_port.port});
+  return listening;
+}
+
 absl::Status ProbeBind(const HostPort& host_port) {
   PAGEFERRY_ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(host_port));
-  const std::string text = ToString(host_port);
   for (const Address& address : addresses) {
-    const int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    const bool good =
-        bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
-        listen(fd, 1) == 0;
-    const int error = errno;
+    if (address.storage.ss_family == AF_INET6 && host_port.host == "::" && !HasIpv6()) continue;
+    PAGEFERRY_ASSIGN_OR_RETURN(const int fd, Listen(address, host_port));
     close(fd);
-    if (good) continue;
-    if (error == EADDRINUSE) {
-      return MakeError(absl::StatusCode::kUnavailable, Reason::kInUse,
-                       absl::StrCat("address ", text, " is in use by another server"),
-                       {{"address", text}});
-    }
-    if (error == EACCES) {
-      return MakeError(absl::StatusCode::kPermissionDenied, Reason::kNotPermitted,
-                       absl::StrCat("may not listen on ", text), {{"address", text}});
-    }
-    return InvalidField("address", text,
-                        absl::StrCat("an address of this host (", std::strerror(error), ")"));
   }
   return absl::OkStatus();
 }

@@ -36,6 +36,10 @@ bool IsLoopback(absl::string_view host);
 /// kInvalidArgument, INVALID_FIELD: it does not resolve.
 absl::StatusOr<std::string> NumericHost(absl::string_view host);
 
+/// A socket that listens on the first address of `host_port`, not blocking, for the caller to
+/// close. Where the host has no IPv6, "::" means 0.0.0.0. Errors as ProbeBind.
+absl::StatusOr<int> ListenOn(const HostPort& host_port);
+
 /// OK when a TCP socket can be bound to `host_port` now (it is closed again). To find out why a
 /// server did not start, which gRPC does not tell.
 /// kUnavailable, IN_USE with "address": somebody listens there.

@@ -173,11 +173,11 @@ class MonotonicTime {
 
   friend MonotonicTime operator+(MonotonicTime time, absl::Duration duration) {
     if (time.is_infinite()) return time;
+    if (duration == -absl::InfiniteDuration()) return InfinitePast();
     return MonotonicTime(SaturatingAdd(time.nanoseconds_, absl::ToInt64Nanoseconds(duration)));
   }
   friend MonotonicTime operator-(MonotonicTime time, absl::Duration duration) {
-    if (time.is_infinite()) return time;
-    return MonotonicTime(SaturatingSubtract(time.nanoseconds_, absl::ToInt64Nanoseconds(duration)));
+    return time + -duration;
   }
   /// Infinite where either reading is; zero between two equal readings.
   friend absl::Duration operator-(MonotonicTime a, MonotonicTime b) {

@@ -1,6 +1,5 @@
 #include "libs/common/library_versions.h"
 
-#include <civetweb.h>
 #include <google/protobuf/stubs/common.h>
 #include <spdlog/version.h>
 
@@ -36,7 +35,6 @@ std::string VersionText(absl::string_view program,
   add("abseil", "head");
 #endif
   add("prometheus-cpp", PAGEFERRY_PROMETHEUS_CPP_VERSION);
-  add("civetweb", mg_version());
   add("spdlog", absl::StrCat(SPDLOG_VER_MAJOR, ".", SPDLOG_VER_MINOR, ".", SPDLOG_VER_PATCH));
   for (const auto& [name, version] : more) add(name, version);
   return text;

@@ -36,11 +36,13 @@ struct MetricsServerOptions {
   std::vector<MetricsPage> pages;
 };
 
-/// A small HTTP server of /metrics, /healthz, /readyz and the given pages. GET and HEAD only (405),
-/// anything else 404; no file is ever served. Four threads, 5 s a request, no keep-alive.
+/// A small HTTP/1.1 server of /metrics, /healthz, /readyz and the given pages. GET and HEAD only
+/// (405), anything else 404; nothing else is ever served. One thread; at most 64 connections, each
+/// with one request of at most 8 KiB and 5 s from first to last byte, so that slow or hostile
+/// clients hold up nobody. (Our own and not civetweb: Debian's has no IPv6 and takes 2 s to stop.)
 ///
-/// Movable handle; the destructor waits for requests in progress and stops. The functions run on
-/// the server's threads, concurrently, and must not block.
+/// Movable handle; the destructor stops at once. The functions run on the server's thread, one at a
+/// time, and must not block.
 class MetricsServer {
  public:
   /// kUnavailable, IN_USE with "address": the port is taken, choose another.
