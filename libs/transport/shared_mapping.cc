@@ -143,7 +143,7 @@ SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
 }
 
 SharedMapping::~SharedMapping() {
-  if (data_ == nullptr) return;
+  if (slot_ == nullptr) return;
   {
     const absl::MutexLock lock(&SlotsMutex());
     slot_->end.store(0, std::memory_order_release);
