@@ -56,6 +56,11 @@ TEST_F(CoreProperty, TheWorldsAreLively) {
     EXPECT_GT(counts_[what], 0) << what;
   }
   EXPECT_GT(counts_["decode SUCCESS drained"], counts_["receives"] / 10);
+  // Engines here keep to the rules, so that no room may fail for breaking them.
+  for (const char* reason : {"PAGE_COUNT_MISMATCH", "OUT_OF_ORDER", "BAD_PAGES", "INVALID_FIELD"}) {
+    EXPECT_EQ(counts_[std::string("decode FAILED ") + reason], 0) << reason;
+    EXPECT_EQ(counts_[std::string("prefill FAILED ") + reason], 0) << reason;
+  }
 }
 
 TEST_F(CoreProperty, I1_NoByteChangesAfterDrained) { ExpectHolds("I1"); }
