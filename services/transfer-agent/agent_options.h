@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "libs/common/backoff.h"
+#include "libs/common/flags.h"
+#include "libs/common/ids.h"
+#include "libs/common/log.h"
+#include "services/transfer-agent/peer_session.h"
+
+namespace pageferry::agent {
+
+/// The configuration of one agent. Value type; the defaults are those of the flags.
+struct AgentOptions {
+  /// "unix:/path" or "host:port" for the engine and operators; empty: DefaultEngineAddress().
+  std::vector<std::string> engine_listen;
+  std::string peer_listen = "127.0.0.1:0";
+  /// host:port that peers are told; empty: the bound address, which must then be no wildcard. Port
+  /// 0 means the bound port.
+  std::string advertise;
+  /// "auto": the host of `peer_listen` and the next port, any free one where that is 0. "none".
+  std::string health_listen = "auto";
+  /// As above, with the port after that.
+  std::string metrics_listen = "auto";
+  std::vector<std::string> bootstrap;  ///< host:port, at least one
+  std::string agent_id;                ///< empty: host name and something random
+  std::vector<std::string> transports = {"local"};
+  std::string require_transport;  ///< empty: none is required
+  bool insecure = false;
+  bool reflection = true;
+
+  int64_t copy_threads = 2;
+  int64_t max_rooms = 65'536;
+  int64_t max_pools = 64;
+  ByteCount max_message = ByteCount(4 << 20);
+  absl::Duration lease_ttl = absl::Seconds(3);
+  absl::Duration pool_grace = absl::Seconds(30);
+  absl::Duration resolve_timeout = absl::Seconds(10);
+  absl::Duration drain_timeout = absl::Seconds(20);
+  std::string shm_dir = "/dev/shm";
+  bool prefault = true;
+
+  PeerTimings peer;
+  Backoff::Options backoff = {.initial = absl::Milliseconds(100), .max = absl::Seconds(5)};
+};
+
+/// What is for the program, not for the agent.
+struct AgentProgramOptions {
+  std::string port_file;
+  std::string log_format = "text";
+  std::string log_level = "info";
+  LogOptions log;
+};
+
+/// Adds all flags. The targets must outlive `flags`.
+void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program);
+
+/// "unix:/run/pageferry/agent.sock" where that folder can be written to, else below
+/// $XDG_RUNTIME_DIR, else below /tmp in a folder of this user's.
+std::string DefaultEngineAddress();
+
+/// Host name, a dash and eight random hexadecimal digits.
+std::string DrawAgentId();
+
+/// Tells whether two processes can map the same shared memory: boot id and device of `shm_dir`.
+/// Empty where that cannot be told.
+std::string HostId(const std::string& shm_dir);
+
+/// Writes `{"engine":"unix:/…","peer":…,"health":…,"metrics":…}` so that a reader sees all of it or
+/// no file. A port that is not served is 0.
+/// kFailedPrecondition: the file cannot be written; the message has the system's error.
+absl::Status WritePortFile(const std::string& path, const std::string& engine, int peer, int health,
+                           int metrics);
+
+}  // namespace pageferry::agent
