@@ -29,6 +29,8 @@ class Answer {
   Answer(const EdgeContext& edge, Rpc rpc, grpc::ServerUnaryReactor* reactor)
       : edge_(&edge), rpc_(rpc), reactor_(reactor), start_(edge.clock.Now()) {}
 
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
   /// Once.
   void Finish(const absl::Status& status) const {
     edge_->probe.RpcDone(rpc_, status.code(), edge_->clock.Now() - start_);
@@ -113,7 +115,7 @@ class Service final : public RawService {
     const Answer answer(edge_, Rpc::kRegister, context->DefaultReactor());
     auto claim = Read(*context, Action::kClaimCell,
                       [&] { return ReadRegister(*request, edge_.limits); });
-    if (!claim.ok()) return Refuse(*context, answer, claim.status());
+    if (!claim.ok()) return Refuse(answer, claim.status());
     edge_.store.Register(*std::move(claim), [answer, response](absl::StatusOr<Grant> grant) {
       if (grant.ok()) {
         response->set_lease_id(grant->lease.value());
@@ -124,7 +126,7 @@ class Service final : public RawService {
       }
       answer.Finish(grant.status());
     });
-    return context->DefaultReactor();
+    return answer.reactor();
   }
 
   grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context,
@@ -133,12 +135,12 @@ class Service final : public RawService {
     const Answer answer(edge_, Rpc::kDeregister, context->DefaultReactor());
     const auto lease =
         Read(*context, Action::kClaimCell, [&] { return ReadDeregister(*request); });
-    if (!lease.ok()) return Refuse(*context, answer, lease.status());
+    if (!lease.ok()) return Refuse(answer, lease.status());
     edge_.store.Deregister(*lease, [answer, response](absl::StatusOr<bool> existed) {
       if (existed.ok()) response->set_existed(*existed);
       answer.Finish(existed.status());
     });
-    return context->DefaultReactor();
+    return answer.reactor();
   }
 
   grpc::ServerUnaryReactor* GetEngine(grpc::CallbackServerContext* context,
@@ -147,7 +149,7 @@ class Service final : public RawService {
     const Answer answer(edge_, Rpc::kGetEngine, context->DefaultReactor());
     const auto key =
         Read(*context, Action::kReadTable, [&] { return ReadKey(request->engine()); });
-    if (!key.ok()) return Refuse(*context, answer, key.status());
+    if (!key.ok()) return Refuse(answer, key.status());
     const bool with_ranks = request->include_ranks();
     edge_.store.GetEngine(
         *key, with_ranks, [answer, response, with_ranks](absl::StatusOr<EngineAnswer> engine) {
@@ -157,7 +159,7 @@ class Service final : public RawService {
           }
           answer.Finish(engine.status());
         });
-    return context->DefaultReactor();
+    return answer.reactor();
   }
 
   grpc::ServerUnaryReactor* ListEngines(grpc::CallbackServerContext* context,
@@ -166,7 +168,7 @@ class Service final : public RawService {
     const Answer answer(edge_, Rpc::kListEngines, context->DefaultReactor());
     const auto query =
         Read(*context, Action::kReadTable, [&] { return ReadListEngines(*request); });
-    if (!query.ok()) return Refuse(*context, answer, query.status());
+    if (!query.ok()) return Refuse(answer, query.status());
     const bool with_ranks = query->with_ranks;
     edge_.store.ListEngines(
         *query, [answer, response, with_ranks](absl::StatusOr<EngineListAnswer> page) {
@@ -180,7 +182,7 @@ class Service final : public RawService {
           }
           answer.Finish(page.status());
         });
-    return context->DefaultReactor();
+    return answer.reactor();
   }
 
   grpc::ServerUnaryReactor* ResolveRanks(grpc::CallbackServerContext* context,
@@ -216,7 +218,7 @@ class Service final : public RawService {
     const Answer answer(edge_, Rpc::kPlaceRooms, context->DefaultReactor());
     const auto query =
         Read(*context, Action::kPlaceRooms, [&] { return ReadPlaceRooms(*request); });
-    if (!query.ok()) return Refuse(*context, answer, query.status());
+    if (!query.ok()) return Refuse(answer, query.status());
     edge_.store.PlaceRooms(query->key, query->placements, query->ttl,
                            [answer, response](absl::StatusOr<int64_t> moved) {
                              if (moved.ok()) {
@@ -224,7 +226,7 @@ class Service final : public RawService {
                              }
                              answer.Finish(moved.status());
                            });
-    return context->DefaultReactor();
+    return answer.reactor();
   }
 
   grpc::ServerUnaryReactor* LookupRooms(grpc::CallbackServerContext* context,
@@ -261,17 +263,15 @@ class Service final : public RawService {
   using v1::Bootstrap::CallbackService::WatchEngines;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchEngines(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
-    auto cursor = Read(*context, Action::kReadTable, [&]() -> absl::StatusOr<WatchHub::Cursor> {
+    auto query = Read(*context, Action::kReadTable, [&]() -> absl::StatusOr<WatchQuery> {
       v1::WatchEnginesRequest parsed;
       grpc::ByteBuffer bytes(*request);
       if (!grpc::SerializationTraits<v1::WatchEnginesRequest>::Deserialize(&bytes, &parsed).ok()) {
         return InvalidField("request", "bytes that do not parse", "a WatchEnginesRequest");
       }
-      const auto query = ReadWatchEngines(parsed);
-      if (!query.ok()) return query.status();
-      return edge_.hub.Open(*query);
+      return ReadWatchEngines(parsed);
     });
-    return WatchReactor::Start(edge_, *context, std::move(cursor));
+    return WatchReactor::Start(edge_, *context, std::move(query));
   }
 
  private:
@@ -284,10 +284,9 @@ class Service final : public RawService {
     return read();
   }
 
-  static grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext& context,
-                                          const Answer& answer, const absl::Status& status) {
+  static grpc::ServerUnaryReactor* Refuse(const Answer& answer, const absl::Status& status) {
     answer.Finish(status);
-    return context.DefaultReactor();
+    return answer.reactor();
   }
 
   const EdgeContext edge_;

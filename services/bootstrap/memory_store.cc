@@ -62,12 +62,29 @@ MemoryStore::~MemoryStore() {
 
 void MemoryStore::Drain() {
   std::vector<WaitList::Wait> waits;
+  std::vector<absl::AnyInvocable<void()>> syncs;
   {
     const absl::MutexLock lock(&mutex_);
     draining_ = true;
     waits = waits_.TakeAll();
+    syncs = std::exchange(syncs_, {});
   }
   Wake(std::move(waits), WakeCause::kStopping);
+  for (auto& done : syncs) done();
+}
+
+void MemoryStore::Sync(absl::AnyInvocable<void()> done) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!draining_ && (table_.has_changes() || telling_)) {
+      syncs_.push_back(std::move(done));
+      const MonotonicTime now = clock_.Now();
+      news_at_ = now;
+      SettleLocked(now);
+      return;
+    }
+  }
+  done();
 }
 
 void MemoryStore::SetListener(Listener listener) { listener_ = std::move(listener); }
@@ -326,6 +343,7 @@ void MemoryStore::SettleLocked(MonotonicTime now) {
 
 void MemoryStore::Step() {
   TableUpdate update;
+  std::vector<absl::AnyInvocable<void()>> syncs;
   {
     const absl::MutexLock lock(&mutex_);
     const MonotonicTime now = clock_.Now();
@@ -334,16 +352,24 @@ void MemoryStore::Step() {
     rooms_.ExpireUpTo(now, kRoomsPerStep);
     if (news_at_ && *news_at_ <= now) {
       news_at_.reset();
+      syncs = std::exchange(syncs_, {});
       for (PortTable::Change& change : table_.TakeChanges()) {
         update.changes.push_back({.key = change.key,
                                   .view = table_.View(change.key, /*with_ranks=*/true),
                                   .engine_level = change.engine_level});
       }
       update.version = table_.version();
+      telling_ = true;
     }
     SettleLocked(now);
+    if (!telling_) return;
   }
   if (!update.changes.empty() && listener_) listener_(update);
+  {
+    const absl::MutexLock lock(&mutex_);
+    telling_ = false;
+  }
+  for (auto& done : syncs) done();
 }
 
 }  // namespace pageferry::bootstrap

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "libs/common/clock.h"
 #include "libs/common/gate.h"
@@ -54,6 +55,7 @@ class MemoryStore final : public Store {
   WaitId LookupRooms(EngineKey key, std::vector<RoomId> rooms, MonotonicTime deadline,
                      Done<absl::StatusOr<std::vector<Placement>>> done) override;
   void CancelWait(WaitId wait) override;
+  void Sync(absl::AnyInvocable<void()> done) override;
   void Drain() override;
   bool warming_up() const override;
   Stats stats() const override;
@@ -94,6 +96,8 @@ class MemoryStore final : public Store {
   WaitId last_wait_ ABSL_GUARDED_BY(mutex_);
   PortTable::Counts counted_ ABSL_GUARDED_BY(mutex_);
   std::optional<MonotonicTime> news_at_ ABSL_GUARDED_BY(mutex_);
+  bool telling_ ABSL_GUARDED_BY(mutex_) = false;  // the listener is being called
+  std::vector<absl::AnyInvocable<void()>> syncs_ ABSL_GUARDED_BY(mutex_);
   TaskId step_ ABSL_GUARDED_BY(mutex_);
   MonotonicTime step_at_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

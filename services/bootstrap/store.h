@@ -106,7 +106,12 @@ class Store {
   /// Answers a call that waits at once with kCancelled. Does nothing if it does not wait.
   virtual void CancelWait(WaitId wait) = 0;
 
-  /// Answers all calls that wait with kUnavailable, DRAINING; from now on none waits.
+  /// Calls `done` when the listener has heard of every change that was answered before this call,
+  /// so that a watch shows its opener what it did.
+  virtual void Sync(absl::AnyInvocable<void()> done) = 0;
+
+  /// Answers all calls that wait with kUnavailable, DRAINING; from now on none waits, for Sync
+  /// neither.
   virtual void Drain() = 0;
 
   /// It started empty a short time ago: what is not there may come back.

@@ -52,21 +52,29 @@ WatchReactor::WatchReactor(const EdgeContext& edge, grpc::CallbackServerContext&
       since_(edge.clock.Now()) {}
 
 WatchReactor* WatchReactor::Start(const EdgeContext& edge, grpc::CallbackServerContext& context,
-                                  absl::StatusOr<WatchHub::Cursor> cursor) {
-  std::shared_ptr<WatchReactor> reactor(new WatchReactor(edge, context));
-  WatchReactor* const raw = reactor.get();
-  raw->self_ = reactor;
-  absl::Status status = cursor.status();
-  if (status.ok()) {
-    raw->cursor_ = *std::move(cursor);
-    status = edge.hub.Add(std::move(reactor));
-  }
+                                  absl::StatusOr<WatchQuery> query) {
+  const std::shared_ptr<WatchReactor> reactor(new WatchReactor(edge, context));
+  reactor->self_ = reactor;
+  absl::Status status = query.status();
+  // At once, so that OnDone, which may come before Open, takes it away again.
+  if (status.ok()) status = edge.hub.Add(reactor);
   if (!status.ok()) {
-    raw->End(std::move(status));
-  } else {
-    raw->Pump();
+    reactor->End(std::move(status));
+    return reactor.get();
   }
-  return raw;
+  edge.store.Sync([reactor, query = *std::move(query)] { reactor->Open(query); });
+  return reactor.get();
+}
+
+void WatchReactor::Open(const WatchQuery& query) {
+  auto cursor = edge_.hub.Open(query);
+  if (!cursor.ok()) return End(cursor.status());
+  cursor_ = *std::move(cursor);
+  {
+    const absl::MutexLock lock(&mutex_);
+    open_ = true;
+  }
+  Pump();
 }
 
 void WatchReactor::End(absl::Status status) {
@@ -97,7 +105,6 @@ void WatchReactor::OnWriteDone(bool ok) {
   {
     const absl::MutexLock lock(&mutex_);
     writing_ = false;
-    since_ = edge_.clock.Now();
   }
   Pump();
 }
@@ -151,7 +158,7 @@ WatchReactor::Step WatchReactor::NextLocked() {
     since_ = edge_.clock.Now();
     return Step::kWrite;
   }
-  return std::exchange(news_, false) ? Step::kTake : Step::kNone;
+  return open_ && std::exchange(news_, false) ? Step::kTake : Step::kNone;
 }
 
 void WatchReactor::Pump() {

@@ -21,6 +21,7 @@ namespace pageferry::bootstrap {
 
 /// One WatchEngines stream. It sends bytes that the hub serialised for all.
 ///
+///   sync with the store -> open at the hub
 ///   news -> take from the hub -> Write -> OnWriteDone -> take what has come since …
 ///
 /// until cancelled, stopped, too slow or refused; then Finish, once, and OnDone lets go of the last
@@ -34,7 +35,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   /// A reactor that owns itself until OnDone. An error ends it at once.
   static WatchReactor* Start(const EdgeContext& edge, grpc::CallbackServerContext& context,
-                             absl::StatusOr<WatchHub::Cursor> cursor);
+                             absl::StatusOr<WatchQuery> query);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -61,6 +62,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   WatchReactor(const EdgeContext& edge, grpc::CallbackServerContext& context);
 
+  void Open(const WatchQuery& query);
   void Pump();
   Step NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take();
@@ -76,12 +78,13 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<CallReference> call_ ABSL_GUARDED_BY(mutex_);
   std::deque<WatchMessage> outbox_ ABSL_GUARDED_BY(mutex_);  // parts of one take
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;  // the cursor may be used
   bool news_ ABSL_GUARDED_BY(mutex_) = true;
   bool progress_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  /// When the write in flight, the last one or Finish was started.
+  /// When the last write, or Finish, was started.
   MonotonicTime since_ ABSL_GUARDED_BY(mutex_);
 };
 
