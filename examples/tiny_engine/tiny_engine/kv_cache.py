@@ -5,6 +5,7 @@ The buffer may be plain memory or a pool mapped from a Pageferry agent; nothing 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -96,6 +97,12 @@ def widen(halves: np.ndarray) -> np.ndarray:
     wide = bits.view(np.float32)
     wide *= _HALF_SCALE
     return wide
+
+
+def page_digests(content: np.ndarray) -> list[str]:
+    """SHA-256 of each page of what `PagedKvCache.copy_pages` gave: all layers, K and V."""
+    pages = [np.ascontiguousarray(content[:, :, index]) for index in range(content.shape[2])]
+    return [hashlib.sha256(page.tobytes()).hexdigest() for page in pages]
 
 
 class PagedKvCache:
