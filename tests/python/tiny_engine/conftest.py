@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "tiny_engine"))
+# The engine, the fake agent, and the client library where it is not installed.
+sys.path.extend(
+    str(Path(__file__).resolve().parents[3] / folder)
+    for folder in ("examples/tiny_engine", "tests/python/client", "clients/python/src")
+)
 
 import tiny_engine  # noqa: F401 - holds BLAS to one thread, before NumPy where possible
 from tiny_engine.kv_cache import KvLayout, PagedKvCache
