@@ -52,6 +52,15 @@ bool IsLabel(absl::string_view label) {
   return true;
 }
 
+bool IsNumber(absl::string_view label) {
+  const bool hex = absl::StartsWithIgnoreCase(label, "0x");
+  for (const char c : label.substr(hex ? 2 : 0)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (hex ? !absl::ascii_isxdigit(byte) : !absl::ascii_isdigit(byte)) return false;
+  }
+  return true;
+}
+
 Kind KindOfName(absl::string_view host) {
   (void)absl::ConsumeSuffix(&host, ".");
   const std::vector<absl::string_view> labels = absl::StrSplit(host, '.');
@@ -59,9 +68,7 @@ Kind KindOfName(absl::string_view host) {
     if (!IsLabel(label)) return Kind::kMalformed;
   }
   // Resolvers read "127.1" and "0x7f.1" as addresses; a real name does not end in a number.
-  if (absl::ascii_isdigit(static_cast<unsigned char>(labels.back().front()))) {
-    return Kind::kMalformed;
-  }
+  if (IsNumber(labels.back())) return Kind::kMalformed;
   const bool local = absl::EqualsIgnoreCase(labels.back(), "localhost") ||
                      absl::EqualsIgnoreCase(host, "localhost.localdomain");
   return local ? Kind::kLoopback : Kind::kHost;
