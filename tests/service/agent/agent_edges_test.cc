@@ -1,0 +1,524 @@
+// What the agent's edges refuse, and what an engine's and a peer's streams may and may not do.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/common/error.h"
+#include "tests/service/agent/agent_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace pageferry::agent {
+namespace {
+
+using Request = pb::RegisterEngineRequest;
+
+std::string FieldOf(const absl::Status& status) {
+  const ErrorMetadata metadata = MetadataOf(status);
+  const auto found = metadata.find("field");
+  return found == metadata.end() ? "" : found->second;
+}
+
+TEST_F(AgentTest, TellsAboutItself) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  ASSERT_OK_AND_ASSIGN(pb::GetAgentResponse idle, engine.GetAgent());
+  EXPECT_EQ(idle.agent().agent_id(), agent.id());
+  EXPECT_EQ(idle.state(), pb::AGENT_STATE_IDLE);
+  EXPECT_EQ(idle.peer_endpoint().port(), agent.peer_port());
+  EXPECT_THAT(idle.transports(), testing::ElementsAre("local"));
+  ASSERT_OK_AND_ASSIGN(const MappedPool pool, engine.CreatePool("kv", kPoolBytes));
+  EXPECT_FALSE(pool.adopted);
+  ASSERT_OK_AND_ASSIGN(const pb::RegisterEngineResponse registered,
+                       engine.Register(EngineOf("e", topology_pb::ROLE_PREFILL)));
+  EXPECT_GT(registered.agent().epoch(), 0);
+  ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse ready, engine.GetAgent());
+  EXPECT_EQ(ready.state(), pb::AGENT_STATE_READY);
+  EXPECT_TRUE(ready.lease().live());
+  EXPECT_EQ(ready.engine().engine_id(), "e");
+  ASSERT_EQ(ready.pools_size(), 1);
+  EXPECT_EQ(ready.pools(0).size_bytes(), (kPoolBytes + 4095) / 4096 * 4096);
+}
+
+TEST_F(AgentTest, RefusesEachBadFieldOfARegistration) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  ASSERT_THAT(engine.CreatePool("kv", kPoolBytes), IsOk());
+  struct Case {
+    std::string field;
+    Reason reason;
+    std::function<void(Request&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"engine_id", Reason::kInvalidField, [](Request& r) { r.set_engine_id("a b"); }},
+      {"namespace", Reason::kInvalidField, [](Request& r) { r.set_namespace_("A"); }},
+      {"role", Reason::kUnknownEnum, [](Request& r) { r.clear_role(); }},
+      {"layer_count", Reason::kInvalidField, [](Request& r) { r.set_layer_count(-1); }},
+      {"profile.page_tokens", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->set_page_tokens(0); }},
+      {"profile.data_type", Reason::kUnknownEnum,
+       [](Request& r) { r.mutable_profile()->clear_data_type(); }},
+      {"profile.layout", Reason::kUnknownEnum,
+       [](Request& r) { r.mutable_profile()->clear_layout(); }},
+      {"profile.attention", Reason::kUnknownEnum,
+       [](Request& r) { r.mutable_profile()->clear_attention(); }},
+      {"profile.total_kv_heads", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->set_total_kv_heads(0); }},
+      {"profile.head_dim", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->set_head_dim(65'537); }},
+      {"profile.entries", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->clear_entries(); }},
+      {"profile.entries[1].kind", Reason::kUnknownEnum,
+       [](Request& r) { r.mutable_profile()->mutable_entries(1)->clear_kind(); }},
+      {"profile.entries[2].item_bytes", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->mutable_entries(2)->set_item_bytes(0); }},
+      {"profile.entries[2].page_count", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->mutable_entries(2)->set_page_count(0); }},
+      {"profile.entries[2].offset_bytes", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->mutable_entries(2)->set_offset_bytes(-1); }},
+      // Beyond the pool; the second only for who multiplies without care.
+      {"profile.entries[3].offset_bytes", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->mutable_entries(3)->set_page_count(66); }},
+      {"profile.entries[3].offset_bytes", Reason::kInvalidField,
+       [](Request& r) {
+         r.mutable_profile()->mutable_entries(3)->set_offset_bytes(int64_t{1} << 62);
+         r.mutable_profile()->mutable_entries(3)->set_item_bytes(int64_t{1} << 30);
+         r.mutable_profile()->mutable_entries(3)->set_page_count(int64_t{1} << 31);
+       }},
+      {"profile.entries[1].layer", Reason::kInvalidField,
+       [](Request& r) {
+         r.mutable_profile()->mutable_entries(1)->set_kind(topology_pb::ENTRY_KIND_K);
+       }},
+      {"profile.aux[0].name", Reason::kInvalidField,
+       [](Request& r) { r.mutable_profile()->mutable_aux(0)->set_name("A"); }},
+      {"profile.aux[0].offset_bytes", Reason::kInvalidField,
+       [](Request& r) {
+         r.mutable_profile()->mutable_aux(0)->set_offset_bytes(kPoolBytes + 4096);
+       }},
+      {"profile.model_fingerprint", Reason::kTooLarge,
+       [](Request& r) { r.mutable_profile()->set_model_fingerprint(std::string(257, 'x')); }},
+  };
+  for (const Case& bad : cases) {
+    Request request = EngineOf("e", topology_pb::ROLE_PREFILL);
+    bad.spoil(request);
+    const absl::Status status = engine.Register(request).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, bad.reason)) << bad.field;
+    EXPECT_EQ(FieldOf(status), bad.field) << status;
+  }
+  Request request = EngineOf("e", topology_pb::ROLE_PREFILL);
+  request.mutable_coordinate()->set_tp(1);
+  EXPECT_THAT(engine.Register(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kInvalidField));
+  request = EngineOf("e", topology_pb::ROLE_PREFILL);
+  request.mutable_profile()->mutable_entries(0)->set_pool_name("other");
+  EXPECT_THAT(engine.Register(request),
+              StatusIs(absl::StatusCode::kNotFound, Reason::kPoolNotFound));
+}
+
+TEST_F(AgentTest, PoolsAreCheckedAndAdoptedAndReleased) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  pb::CreatePoolRequest request;
+  request.set_name("kv");
+  request.set_memory_kind(pb::MEMORY_KIND_HOST_SHM);
+  request.set_size_bytes(4095);
+  EXPECT_EQ(FieldOf(engine.CreatePool(request).status()), "size_bytes");
+  request.set_size_bytes(int64_t{8} << 40);
+  EXPECT_THAT(engine.CreatePool(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, Reason::kOutOfMemory));
+  request.set_size_bytes(kPoolBytes);
+  request.set_memory_kind(pb::MEMORY_KIND_CUDA);
+  EXPECT_THAT(engine.CreatePool(request),
+              StatusIs(absl::StatusCode::kUnimplemented, Reason::kUnsupported));
+  request.set_memory_kind(pb::MEMORY_KIND_UNSPECIFIED);
+  EXPECT_THAT(engine.CreatePool(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kUnknownEnum));
+  EXPECT_THAT(engine.ImportPool(),
+              StatusIs(absl::StatusCode::kUnimplemented, Reason::kUnsupported));
+
+  ASSERT_OK_AND_ASSIGN(const MappedPool first, engine.CreatePool("kv", kPoolBytes));
+  std::memset(first.data, 0x5a, 4096);
+  ASSERT_OK_AND_ASSIGN(const MappedPool again, engine.CreatePool("kv", kPoolBytes));
+  EXPECT_TRUE(again.adopted);
+  EXPECT_EQ(again.data[4095], std::byte{0x5a});
+  EXPECT_THAT(engine.CreatePool("kv", 2 * kPoolBytes),
+              StatusIs(absl::StatusCode::kAlreadyExists, Reason::kPoolExists));
+  ASSERT_THAT(engine.Register(EngineOf("e", topology_pb::ROLE_PREFILL)), IsOk());
+  EXPECT_THAT(engine.ReleasePool("kv"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kInUse));
+  EXPECT_THAT(engine.ReleasePool("other"),
+              StatusIs(absl::StatusCode::kNotFound, Reason::kPoolNotFound));
+  ASSERT_THAT(engine.CreatePool("spare", 8192), IsOk());
+  EXPECT_THAT(engine.ReleasePool("spare"), IsOk());
+}
+
+TEST_F(AgentTest, ARegistrationIsHeldUntilItsSessionEnds) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  ASSERT_THAT(engine.CreatePool("kv", kPoolBytes), IsOk());
+  engine.Open("e");
+  EXPECT_THAT(engine.SessionStatus(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kEngineNotRegistered));
+  const Request request = EngineOf("e", topology_pb::ROLE_PREFILL);
+  ASSERT_THAT(engine.Register(request), IsOk());
+  ASSERT_THAT(engine.Register(request), IsOk());
+  engine.Open("other");
+  EXPECT_EQ(FieldOf(engine.SessionStatus()), "open.engine_id");
+  engine.Open("e");
+  ASSERT_TRUE(engine.WaitFor([](const auto& e) { return e.has_opened(); }).has_value());
+  TestEngine second(engine_socket("a"));
+  second.Open("e");
+  EXPECT_THAT(second.SessionStatus(),
+              StatusIs(absl::StatusCode::kAlreadyExists, Reason::kEngineAlreadyRegistered));
+  EXPECT_THAT(second.Register(EngineOf("f", topology_pb::ROLE_DECODE)),
+              StatusIs(absl::StatusCode::kAlreadyExists, Reason::kEngineAlreadyRegistered));
+  engine.CloseSession();
+  EXPECT_THAT(engine.SessionStatus(), IsOk());
+  // Nobody is left: another engine takes its place.
+  ASSERT_TRUE(
+      Eventually([&] { return second.Register(EngineOf("f", topology_pb::ROLE_DECODE)).ok(); }));
+  // It opens no session; the grace time of the one before was begun anew, then all goes.
+  ASSERT_TRUE(Eventually([&] {
+    const auto now = second.GetAgent();
+    return now.ok() && now->state() == pb::AGENT_STATE_IDLE && now->pools_size() == 0;
+  }));
+}
+
+TEST_F(AgentTest, BadFramesEndTheSession) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  ASSERT_THAT(engine.CreatePool("kv", kPoolBytes), IsOk());
+  ASSERT_THAT(engine.Register(EngineOf("e", topology_pb::ROLE_PREFILL)), IsOk());
+
+  engine.StartSession();
+  engine.Send(OpenSendOf(1));
+  EXPECT_THAT(engine.SessionStatus(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder));
+  engine.StartSession();
+  engine.Send(pb::SessionRequest());
+  EXPECT_THAT(engine.SessionStatus(),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kInvalidField));
+  engine.Open("e");
+  ASSERT_TRUE(engine.WaitFor([](const auto& e) { return e.has_opened(); }).has_value());
+  pb::EngineCommand open;
+  open.mutable_open()->set_engine_id("e");
+  engine.Send(open);
+  EXPECT_THAT(engine.SessionStatus(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder));
+}
+
+TEST_F(AgentTest, RegistersInTheBackgroundWhileBootstrapIsAway) {
+  StartBootstrap();
+  StopBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  ASSERT_THAT(engine.CreatePool("kv", kPoolBytes), IsOk());
+  ASSERT_OK_AND_ASSIGN(const pb::RegisterEngineResponse registered,
+                       engine.Register(EngineOf("e", topology_pb::ROLE_DECODE)));
+  EXPECT_EQ(registered.agent().epoch(), 0);
+  engine.Open("e");
+  const auto opened = engine.WaitFor([](const auto& e) { return e.has_opened(); });
+  ASSERT_TRUE(opened.has_value());
+  EXPECT_EQ(opened->opened().state(), pb::AGENT_STATE_REGISTERING);
+  pb::EngineCommand receive = OpenReceiveOf(1, {{0, 1}}, 0);
+  receive.mutable_open_receive()->mutable_timeout()->set_nanos(300'000'000);
+  engine.Send(receive);
+  const auto failed = engine.WaitForFailure(1);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_THAT(ReasonOf(FromErrorDetail(failed->error())),
+              testing::AnyOf(Reason::kBootstrapUnreachable, Reason::kDeadline));
+  StartBootstrap();
+  const auto ready = engine.WaitFor([](const auto& e) {
+    return e.has_agent_state() && e.agent_state().state() == pb::AGENT_STATE_READY;
+  });
+  ASSERT_TRUE(ready.has_value());
+  EXPECT_GT(ready->agent_state().agent().epoch(), 0);
+}
+
+TEST_F(AgentTest, AYoungerAgentSupersedes) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent old_agent, StartAgent("old"));
+  ASSERT_OK_AND_ASSIGN(Agent new_agent, StartAgent("new"));
+  TestEngine old_engine(engine_socket("old"));
+  TestEngine new_engine(engine_socket("new"));
+  ASSERT_THAT(old_engine.CreatePool("kv", kPoolBytes), IsOk());
+  ASSERT_THAT(new_engine.CreatePool("kv", kPoolBytes), IsOk());
+  const Request request = EngineOf("e", topology_pb::ROLE_PREFILL);
+  ASSERT_OK_AND_ASSIGN(const pb::RegisterEngineResponse older, old_engine.Register(request));
+  old_engine.Open("e");
+  ASSERT_OK_AND_ASSIGN(const pb::RegisterEngineResponse younger, new_engine.Register(request));
+  EXPECT_GT(younger.agent().epoch(), older.agent().epoch());
+  const auto superseded = old_engine.WaitFor([](const auto& e) {
+    return e.has_agent_state() && e.agent_state().state() == pb::AGENT_STATE_SUPERSEDED;
+  });
+  ASSERT_TRUE(superseded.has_value());
+  EXPECT_EQ(ReasonOf(FromErrorDetail(superseded->agent_state().error())), Reason::kSuperseded);
+  EXPECT_THAT(old_engine.Register(EngineOf("f", topology_pb::ROLE_PREFILL)),
+              HasReason(Reason::kSuperseded));
+  // It stays so: the cell is not taken back.
+  absl::SleepFor(absl::Seconds(1));
+  ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse holder, new_engine.GetAgent());
+  EXPECT_EQ(holder.state(), pb::AGENT_STATE_READY);
+}
+
+TEST_F(AgentTest, AnotherProfileIsRefusedByBootstrap) {
+  StartBootstrap();
+  ASSERT_OK_AND_ASSIGN(Agent first_agent, StartAgent("first"));
+  ASSERT_OK_AND_ASSIGN(Agent second_agent, StartAgent("second"));
+  TestEngine first(engine_socket("first"));
+  TestEngine second(engine_socket("second"));
+  ASSERT_THAT(first.CreatePool("kv", kPoolBytes), IsOk());
+  ASSERT_THAT(second.CreatePool("kv", kPoolBytes), IsOk());
+  Request request = EngineOf("e", topology_pb::ROLE_PREFILL);
+  request.mutable_shape()->set_dp(2);
+  ASSERT_THAT(first.Register(request), IsOk());
+  request.mutable_coordinate()->set_dp(1);
+  request.mutable_profile()->set_page_tokens(32);
+  EXPECT_THAT(second.Register(request),
+              StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kProfileMismatch));
+  ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse idle, second.GetAgent());
+  EXPECT_EQ(idle.state(), pb::AGENT_STATE_IDLE);
+  request.mutable_profile()->set_page_tokens(16);
+  EXPECT_THAT(second.Register(request), IsOk());
+}
+
+TEST_F(AgentTest, ATakenSocketIsAnErrorAndAStaleOneIsNot) {
+  StartBootstrap();
+  {
+    ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+    EXPECT_THAT(StartAgent("a"), StatusIs(absl::StatusCode::kUnavailable, Reason::kInUse));
+    TestEngine engine(engine_socket("a"));
+    EXPECT_THAT(engine.GetAgent(), IsOk());
+  }
+  const std::string path = folder() + "/a.sock";
+  EXPECT_FALSE(std::filesystem::exists(path));
+  // As a killed process leaves it: bound, and nobody listens.
+  const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(stale, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  close(stale);
+  ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
+  TestEngine engine(engine_socket("a"));
+  EXPECT_THAT(engine.GetAgent(), IsOk());
+}
+
+TEST_F(AgentTest, BadOptionsAreRefused) {
+  StartBootstrap();
+  AgentOptions options = OptionsOf("a");
+  options.peer_listen = "0.0.0.0:0";
+  EXPECT_THAT(Agent::Start(options), HasReason(Reason::kPolicy));
+  options.insecure = true;
+  EXPECT_EQ(FieldOf(Agent::Start(options).status()), "advertise");
+  options = OptionsOf("a");
+  options.transports = {"rdma"};
+  EXPECT_THAT(Agent::Start(options), HasReason(Reason::kUnsupported));
+  options = OptionsOf("a");
+  options.agent_id = "a b";
+  EXPECT_EQ(FieldOf(Agent::Start(options).status()), "agent-id");
+  options = OptionsOf("a");
+  options.bootstrap.clear();
+  EXPECT_EQ(FieldOf(Agent::Start(options).status()), "bootstrap");
+}
+
+// --- the peer side, frame by frame ---
+
+class PeerTest : public PairTest {
+ protected:
+  void SetUp() override {
+    PairTest::SetUp();
+    if (HasFatalFailure()) return;
+    address_ = prefill_agent_->peer_address();
+    ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse agent, prefill_->GetAgent());
+    epoch_ = agent.agent().epoch();
+  }
+
+  peer_pb::DecodeFrame Hello() const { return HelloOf(*prefill_agent_, epoch_); }
+
+  static Reason ReasonIn(const error::v1::ErrorDetail& detail) {
+    return ReasonOf(FromErrorDetail(detail));
+  }
+
+  std::string address_;
+  int64_t epoch_ = 0;
+};
+
+TEST_F(PeerTest, AFrameBeforeHelloEndsTheSession) {
+  RawPeer peer(address_);
+  peer_pb::DecodeFrame grant;
+  grant.set_sequence(1);
+  grant.set_epoch(7);
+  grant.mutable_grant()->mutable_room()->set_room_id(1);
+  grant.mutable_grant()->mutable_room()->set_attempt(1);
+  grant.mutable_grant()->set_decode_rank_count(1);
+  ASSERT_TRUE(peer.Send(grant));
+  EXPECT_FALSE(peer.Receive().has_value());
+  EXPECT_THAT(peer.Finish(), StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder));
+}
+
+TEST_F(PeerTest, HelloIsCheckedFieldByField) {
+  struct Case {
+    Reason reason;
+    std::function<void(peer_pb::Hello&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {Reason::kStaleEpoch,
+       [](auto& h) { h.mutable_expected()->set_epoch(h.expected().epoch() + 1); }},
+      {Reason::kStaleEpoch, [](auto& h) { h.mutable_expected()->set_agent_id("other"); }},
+      {Reason::kProtocolVersion,
+       [](auto& h) {
+         h.set_protocol_min(2);
+         h.set_protocol_max(3);
+       }},
+      {Reason::kEnginesIncompatible, [](auto& h) { h.mutable_engine()->set_namespace_("b"); }},
+      {Reason::kEnginesIncompatible,
+       [](auto& h) { h.mutable_engine()->set_role(topology_pb::ROLE_PREFILL); }},
+      {Reason::kUnsupported, [](auto& h) { h.mutable_engine()->mutable_shape()->set_tp(2); }},
+      {Reason::kNoTransport, [](auto& h) { h.set_host_id("elsewhere"); }},
+      {Reason::kNoTransport, [](auto& h) { h.mutable_transports(0)->set_unusable("broken"); }},
+      {Reason::kNoTransport, [](auto& h) { h.clear_transports(); }},
+      {Reason::kInvalidField, [](auto& h) { h.mutable_regions(0)->set_size_bytes(4096); }},
+      {Reason::kInvalidField, [](auto& h) { h.clear_session_id(); }},
+      {Reason::kInvalidField, [](auto& h) { h.mutable_agent()->set_epoch(0); }},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    RawPeer peer(address_);
+    peer_pb::DecodeFrame hello = Hello();
+    cases[i].spoil(*hello.mutable_hello());
+    ASSERT_TRUE(peer.Send(hello));
+    const auto reply = peer.Receive();
+    if (reply.has_value()) {
+      EXPECT_EQ(ReasonIn(reply->hello_reply().error()), cases[i].reason) << i;
+    }
+    EXPECT_THAT(peer.Finish(), HasReason(cases[i].reason)) << i;
+  }
+}
+
+TEST_F(PeerTest, ASecondHelloAndAStaleEpochChangeNothing) {
+  RawPeer peer(address_);
+  peer_pb::DecodeFrame hello = Hello();
+  ASSERT_TRUE(peer.Send(hello));
+  const auto reply = peer.Receive();
+  ASSERT_TRUE(reply.has_value());
+  ASSERT_FALSE(reply->hello_reply().has_error()) << reply->ShortDebugString();
+  EXPECT_EQ(reply->hello_reply().transport().kind(), peer_pb::TRANSPORT_KIND_LOCAL);
+  EXPECT_GT(reply->hello_reply().regions_size(), 0);
+
+  ASSERT_TRUE(peer.Send(hello));
+  auto refused = peer.Receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonIn(refused->refused().error()), Reason::kOutOfOrder);
+  EXPECT_EQ(refused->sequence(), 1);
+
+  peer_pb::DecodeFrame grant;
+  grant.set_sequence(1);
+  grant.set_epoch(6);
+  peer_pb::Grant& body = *grant.mutable_grant();
+  body.mutable_room()->set_room_id(5);
+  body.mutable_room()->set_attempt(1);
+  body.set_decode_rank_count(1);
+  body.set_aux_slot(-1);
+  *body.add_page_runs() = PagesAt(0, 2);
+  ASSERT_TRUE(peer.Send(grant));
+  refused = peer.Receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonIn(refused->refused().error()), Reason::kStaleEpoch);
+  EXPECT_EQ(refused->refused().sequence(), 1);
+  EXPECT_THAT(prefill_->GetRoom(5), HasReason(Reason::kRoomNotFound));
+
+  // The same number is still free, since the frame changed nothing.
+  grant.set_epoch(7);
+  ASSERT_TRUE(peer.Send(grant));
+  ASSERT_TRUE(Eventually([&] { return prefill_->GetRoom(5).ok(); }));
+  ASSERT_TRUE(peer.Send(grant));
+  refused = peer.Receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonIn(refused->refused().error()), Reason::kOutOfOrder);
+
+  grant.set_sequence(2);
+  body.mutable_room()->set_room_id(6);
+  body.set_priority(1000);
+  ASSERT_TRUE(peer.Send(grant));
+  refused = peer.Receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->refused().sequence(), 2);
+  EXPECT_EQ(ReasonIn(refused->refused().error()), Reason::kInvalidField);
+
+  grant.set_sequence(4);
+  ASSERT_TRUE(peer.Send(grant));
+  EXPECT_THAT(peer.Finish(), HasReason(Reason::kOutOfOrder));
+}
+
+TEST_F(PeerTest, ACutStreamFailsItsRooms) {
+  RawPeer peer(address_);
+  ASSERT_TRUE(peer.Send(Hello()));
+  ASSERT_TRUE(peer.Receive().has_value());
+  peer_pb::DecodeFrame grant;
+  grant.set_sequence(1);
+  grant.set_epoch(7);
+  peer_pb::Grant& body = *grant.mutable_grant();
+  body.mutable_room()->set_room_id(8);
+  body.mutable_room()->set_attempt(1);
+  body.set_decode_rank_count(1);
+  body.set_aux_slot(0);
+  *body.add_page_runs() = PagesAt(0, 2);
+  ASSERT_TRUE(peer.Send(grant));
+  prefill_->Send(OpenSendOf(8));
+  ASSERT_TRUE(prefill_->WaitFor([](const auto& e) { return e.has_prefix_known(); }).has_value());
+  prefill_->Send(ChunkOf(8, {{0, 2}}, 0, false, -1));
+  const auto offer = peer.Receive();
+  ASSERT_TRUE(offer.has_value());
+  EXPECT_TRUE(offer->has_offer()) << offer->ShortDebugString();
+  peer.Cancel();
+  const auto failed = prefill_->WaitForFailure(8);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(ReasonIn(failed->error()), Reason::kPeerLost);
+  EXPECT_TRUE(failed->drained() || prefill_->WaitForEnd(8).has_value());
+}
+
+TEST_F(PeerTest, ASilentPeerIsFoundWithinItsTime) {
+  RawPeer peer(address_);
+  ASSERT_TRUE(peer.Send(Hello()));
+  ASSERT_TRUE(peer.Receive().has_value());
+  peer_pb::DecodeFrame grant;
+  grant.set_sequence(1);
+  grant.set_epoch(7);
+  grant.mutable_grant()->mutable_room()->set_room_id(9);
+  grant.mutable_grant()->mutable_room()->set_attempt(1);
+  grant.mutable_grant()->set_decode_rank_count(1);
+  ASSERT_TRUE(peer.Send(grant));
+  prefill_->Send(OpenSendOf(9));
+  const absl::Time begun = absl::Now();
+  const auto failed = prefill_->WaitForFailure(9);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(ReasonIn(failed->error()), Reason::kPeerLost);
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+  EXPECT_FALSE(peer.Receive().has_value());
+}
+
+TEST_F(PeerTest, DataIsNotThereYet) {
+  EXPECT_THAT(RawPeer::TryData(address_),
+              StatusIs(absl::StatusCode::kUnimplemented, Reason::kUnsupported));
+}
+
+}  // namespace
+}  // namespace pageferry::agent
