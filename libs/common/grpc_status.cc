@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
@@ -16,6 +18,8 @@ namespace {
 
 using error::v1::ErrorDetail;
 
+constexpr char kTruncated[] = "truncated";
+constexpr size_t kMaxEntries = 32;
 constexpr size_t kMaxTrailerMessageBytes = 1024;
 constexpr size_t kMaxTrailerDetailBytes = 4096;
 
@@ -41,21 +45,25 @@ PAGEFERRY_SAME_CODE(kDataLoss, DATA_LOSS);
 PAGEFERRY_SAME_CODE(kUnauthenticated, UNAUTHENTICATED);
 #undef PAGEFERRY_SAME_CODE
 
+size_t Size(const std::pair<const std::string, std::string>& entry) {
+  return entry.first == kTruncated ? 0 : entry.first.size() + entry.second.size();
+}
+
 void FitTrailer(ErrorDetail& detail) {
   detail.set_message(ValidUtf8(detail.message(), kMaxTrailerMessageBytes));
-  while (detail.ByteSizeLong() > kMaxTrailerDetailBytes) {
-    auto& metadata = *detail.mutable_metadata();
-    metadata["truncated"] = "true";
-    const auto longest =
-        std::max_element(metadata.begin(), metadata.end(), [](const auto& a, const auto& b) {
-          return a.first.size() + a.second.size() < b.first.size() + b.second.size();
-        });
-    if (longest->second.size() > 64) {
+  if (detail.ByteSizeLong() <= kMaxTrailerDetailBytes) return;
+  std::map<std::string, std::string> kept(detail.metadata().begin(), detail.metadata().end());
+  kept[kTruncated] = "true";
+  do {
+    const auto longest = std::max_element(
+        kept.begin(), kept.end(), [](const auto& a, const auto& b) { return Size(a) < Size(b); });
+    if (kept.size() <= kMaxEntries && longest->second.size() > 64) {
       longest->second = ValidUtf8(longest->second, longest->second.size() / 2);
     } else {
-      metadata.erase(longest);
+      kept.erase(longest);
     }
-  }
+    *detail.mutable_metadata() = {kept.begin(), kept.end()};
+  } while (detail.ByteSizeLong() > kMaxTrailerDetailBytes);
 }
 
 }  // namespace

@@ -127,8 +127,9 @@ struct MetricsServer::Impl {
             {connection.fd.number, static_cast<int16_t>(writing ? POLLOUT : POLLIN), 0});
         next = std::min(next, connection.deadline);
       }
-      const absl::Duration wait = next - RealClock::Get().Now();
-      const int64_t wait_ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(wait) + 1, 0, 60'000);
+      const absl::Duration wait =
+          std::clamp(next - RealClock::Get().Now(), absl::ZeroDuration(), absl::Minutes(1));
+      const int64_t wait_ms = absl::ToInt64Milliseconds(wait) + 1;
       if (poll(polled.data(), polled.size(), static_cast<int>(wait_ms)) < 0 && errno != EINTR)
         return;
       if (polled[0].revents != 0) return;

@@ -51,7 +51,7 @@ TEST(GrpcStatusTest, DetailsFitTheTrailers) {
 }
 
 TEST(GrpcStatusTest, UnknownCodesAndBadDetailsDoNoHarm) {
-  EXPECT_THAT(FromGrpcStatus({static_cast<grpc::StatusCode>(99), "m"}),
+  EXPECT_THAT(FromGrpcStatus({static_cast<grpc::StatusCode>(20), "m"}),
               StatusIs(absl::StatusCode::kUnknown));
   const absl::Status status =
       FromGrpcStatus({grpc::StatusCode::ABORTED, "m", std::string("\xFF\xFF not a proto")});
