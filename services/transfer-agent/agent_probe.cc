@@ -105,7 +105,7 @@ AgentProbe::AgentProbe(MetricRegistry& registry) {
                                .help = "Live sessions with other agents.",
                                .labels = {{.name = "side", .values = {"dialled", "accepted"}}}});
   ledger_ = registry.AddGaugeFamily(
-      {.name = "pageferry_agent_held_count",
+      {.name = "pageferry_agent_held_items",
        .help = "What the agent holds, by kind; zero when nothing is going on, but for tombstones.",
        .labels = {{.name = "kind",
                    .values = {"rooms_prefill", "rooms_decode", "grants_held", "offers_open",
