@@ -103,12 +103,11 @@ class Engine(ABC):
         """Works until `stop`."""
         while not self._stopping:
             self._admit()
-            busy = self.busy
             with contextlib.suppress(queue.Empty):
-                self._inbox.get(block=not busy)()
+                self._inbox.get(block=not self.busy)()
                 while not self._stopping:
                     self._inbox.get_nowait()()
-            if busy and not self._stopping:
+            if self.busy and not self._stopping:
                 self.work()
 
     def close(self) -> None:
@@ -146,9 +145,8 @@ class Engine(ABC):
         try:
             work = Work.from_message(message, config.vocabulary, longest)
         except BadWorkError as error:
-            room = message.get("room")
-            text = {"code": "INVALID_ARGUMENT", "reason": "BAD_WORK", "message": str(error)}
-            router.send({"event": "failed", "room": room, **text})
+            why = {"code": "INVALID_ARGUMENT", "reason": "BAD_WORK", "message": str(error)}
+            router.send({"event": "failed", "room": message.get("room"), **why})
             return
         asked = Asked(router, work)
         if (needed := self.pages_needed(work)) > self.pages.num_pages:

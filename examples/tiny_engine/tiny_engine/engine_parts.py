@@ -49,7 +49,10 @@ class Asked:
 
     def tell_error(self, error: pf.PageferryError) -> None:
         """The same, for what the client library raised or reported."""
-        self.tell_failed(error.code.name, error.reason, error.message)
+        reason = error.reason
+        if isinstance(error, pf.SessionLost) and reason == "UNSPECIFIED":
+            reason = "AGENT_LOST"  # nobody was left who could name one
+        self.tell_failed(error.code.name, reason, error.message)
 
 
 def make_profile(layout: KvLayout, aux_offset: int, aux_slots: int) -> pf.KvProfile:

@@ -180,9 +180,9 @@ class Router:
         heard = [Heard(side, room_id, event, message)]
         if event == "gone":
             self._gone.add(side)
-            for room_id, room in self._rooms.items():
-                if not room.over and side in room.told and side not in room.ended:
-                    heard += self._take(side, _gone_message(side, room_id))
+            for known_id, known in self._rooms.items():
+                if not known.over and side in known.told and side not in known.ended:
+                    heard += self._take(side, _gone_message(side, known_id))
             return heard
         room = self._rooms.get(room_id)
         if room is not None and not room.over:

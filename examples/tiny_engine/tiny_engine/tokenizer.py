@@ -24,15 +24,21 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
         # Text from outside can then never spell a control token.
         self._tokenizer.encode_special_tokens = True
-        self._turn_start = tokenizer.token_to_id("<|im_start|>")
-        self.turn_end = tokenizer.token_to_id("<|im_end|>")
-        self.stop_tokens = frozenset({self.turn_end, tokenizer.token_to_id("<|endoftext|>")})
+        self._turn_start = self._control("<|im_start|>")
+        self.turn_end = self._control("<|im_end|>")
+        self.stop_tokens = frozenset({self.turn_end, self._control("<|endoftext|>")})
         alphabet = {symbol: byte for byte, symbol in _byte_symbols().items()}
         self._bytes: list[bytes] = []
         control = tokenizer.get_added_tokens_decoder()
         for index in range(tokenizer.get_vocab_size()):
-            piece = "" if index in control else tokenizer.id_to_token(index)
+            piece = "" if index in control else tokenizer.id_to_token(index) or ""
             self._bytes.append(bytes(alphabet[symbol] for symbol in piece))
+
+    def _control(self, piece: str) -> int:
+        token = self._tokenizer.token_to_id(piece)
+        if token is None:
+            raise ValueError(f"the tokenizer does not know {piece}")
+        return token
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text; nothing in it is taken for a control token."""

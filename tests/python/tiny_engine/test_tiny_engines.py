@@ -130,7 +130,7 @@ def test_lost_agent_ends_rooms_with_a_reason(
         room = pair.ask(encode(tokenizer, "Say hello."))
         pair.wait_event(room, "sent", "prefill")
         pair.agents[0].stop()
-        assert pair.failure(room, "prefill")[0] == "UNAVAILABLE"
+        assert pair.failure(room, "prefill") == ("UNAVAILABLE", "AGENT_LOST")
         assert pair.failure(room, "decode") == ("UNAVAILABLE", "PEER_LOST")
         later = pair.ask(encode(tokenizer, "Say hello."))
         assert pair.failure(later, "prefill")[0] == "UNAVAILABLE"
