@@ -45,8 +45,9 @@ class Cluster:
         self._folder = folder
         self._bin_dir = bin_dir
         self._transport = transport
-        self._processes = Processes(folder, signals)
-        self._run = f"demo-{secrets.token_hex(4)}"
+        # In the names of agents, and so of their shared memory.
+        self._run = f"demo-{os.getpid()}-{secrets.token_hex(3)}"
+        self._processes = Processes(folder, self._run, signals)
         self._shm: set[Path] = set()
         self._router: Router | None = None
         self.addresses = Addresses()
@@ -89,10 +90,12 @@ class Cluster:
         if self._router is not None:
             self._router.close()
         names = [f"{side} {what}" for what in ("engine", "agent") for side in SIDES]
-        return [said for name in [*names, "bootstrap"] if (said := self._processes.stop(name))]
+        said = [self._processes.stop(name) for name in [*names, "bootstrap"]]
+        self._processes.close()
+        return [words for words in said if words]
 
     def take_leftovers(self) -> list[Path]:
-        """Removes shared memory of this run that is still there, and tells which."""
+        """Removes shared memory of this run that is still there, and tells which. After `stop`."""
         found = set(Path("/dev/shm").glob(f"pageferry.{self._run}-*"))
         found |= {path for path in self._shm if path.exists()}
         for path in found:
@@ -104,7 +107,7 @@ class Cluster:
         return f"unix:{self._folder}/{side}-agent.sock"
 
     def _start_binary(self, name: str, binary: str, flags: list[str]) -> None:
-        ports = self._folder / f"{name}.json"
+        ports = self._port_file(name)
         flags += ["--port-file", str(ports)]
         flags += ["--metrics-listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0"]
         self._processes.start(name, [str(self._bin_dir / binary), *flags], {})
@@ -124,8 +127,11 @@ class Cluster:
         command += ["--listen", str(self.socket(side)), "--pages", str(pages)]
         self._processes.start(f"{side} engine", command, {"PYTHONPATH": os.pathsep.join(path)})
 
+    def _port_file(self, name: str) -> Path:
+        return self._folder / f"{name.replace(' ', '-')}.json"
+
     def _ports(self, name: str) -> dict[str, int]:
-        path = self._folder / f"{name}.json"
+        path = self._port_file(name)
 
         def read() -> dict[str, int] | None:
             with contextlib.suppress(FileNotFoundError, ValueError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
-_PR_SET_PDEATHSIG = 1
+_GUARD = Path(__file__).with_name("demo_guard.py")
 _LOG_LINES = 15
 _POLL_SECONDS = 0.02
 
@@ -94,18 +94,31 @@ class Child:
 class Processes:
     """The demo's child processes. Owns them; logs go to `folder`. For the main thread.
 
-    Each is in a process group of its own, so that a terminal's Ctrl-C reaches the demo only, and
-    gets SIGTERM from the kernel when the demo is killed.
+    Each is in a process group of its own, so that a terminal's Ctrl-C reaches the demo only. If the
+    demo itself is killed, a guard ends them; see `demo_guard`.
     """
 
-    def __init__(self, folder: Path, signals: Signals) -> None:
+    def __init__(self, folder: Path, run: str, signals: Signals) -> None:
+        """Starts the guard; `run` is in the names of the run's shared memory."""
         self._folder = folder
         self._signals = signals
         self._children: dict[str, Child] = {}
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARD), str(folder), run],
+            stdin=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(f"{line}\n")
+            self._guard.stdin.flush()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts one. Raises DemoError where there is no such program."""
-        log = self._folder / f"{name}.log"
+        log = self._folder / f"{name.replace(' ', '-')}.log"
         with self._signals.shielded(), open(log, "ab") as out:
             try:
                 process = subprocess.Popen(
@@ -115,10 +128,10 @@ class Processes:
                     stderr=out,
                     env={**os.environ, **environment},
                     process_group=0,
-                    preexec_fn=_die_with(os.getpid()),
                 )
             except OSError as error:
                 raise DemoError(f"cannot start {name}: {error}") from error
+            self._tell_guard(str(process.pid))
             self._children[name] = Child(name, process, log)
 
     def check(self) -> None:
@@ -164,14 +177,7 @@ class Processes:
         status = child.process.returncode
         return f"the {name} ended with status {status}" if status else None
 
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does before it becomes its program: the kernel ends it with its parent."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return before_exec
+    def close(self) -> None:
+        """Lets the guard go. Everything is stopped, or is to go on."""
+        self._tell_guard("done")
+        self._guard.communicate()
