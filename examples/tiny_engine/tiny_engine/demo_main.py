@@ -83,13 +83,13 @@ class Demo:
         return [f"shared memory was left behind, and is removed now: {names}"]
 
     def _run(self, cluster: Cluster) -> int:
-        began = time.monotonic()
         self._report.title()
         weights, tokenizer = load_weights(), load_tokenizer()
         options = self._options
         self._rooms = plan_rooms(options.prompts, tokenizer, options.max_tokens, options.seed)
         pages = self._pages_needed(weights)
         self._terminal.status("starting bootstrap service, two agents and two engines")
+        began = time.monotonic()
         router = cluster.start(pages)
         self._report.services(cluster.addresses, time.monotonic() - began)
         self._serve(cluster, router, tokenizer)

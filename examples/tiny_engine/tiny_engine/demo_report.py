@@ -104,10 +104,10 @@ class Report:
             )
             return _KILL_SHOWN
         size = sum(room.bytes for room in rooms) / 1e6
-        self._terminal.result(
-            style.good("OK") + f": {len(rooms)} rooms, {proof.moved_pages} pages, {size:.1f} MB by "
-            f"{self._options.transport}; {proof.tokens} tokens and {proof.pages} pages are equal."
-        )
+        moved = f"{_count(proof.moved_pages, 'page')}, {size:.1f} MB by {self._options.transport}"
+        equal = f"{_count(proof.tokens, 'token')} and {_count(proof.pages, 'page')} are equal"
+        said = f"{_count(len(rooms), 'room')}, {moved}; {equal}."
+        self._terminal.result(f"{style.good('OK')}: {said}")
         return 0
 
     def _wrong_ways(self, rooms: Sequence[Room]) -> list[str]:

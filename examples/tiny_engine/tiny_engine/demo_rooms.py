@@ -15,7 +15,16 @@ from tiny_engine.tokenizer import ChatTokenizer, StreamDecoder
 
 # Prompts that share so many tokens with an earlier one wait for it: decode has that prefix then.
 _SHARED_TOKENS_AT_LEAST = 64
-_ORDERS: tuple[Order, ...] = ("grant_first", "send_first", "together")
+_ORDERS: tuple[Order, ...] = (
+    "grant_first",
+    "together",
+    "send_first",
+    "send_first",
+    "grant_first",
+    "send_first",
+    "together",
+    "send_first",
+)
 _POLL_SECONDS = 0.05
 
 State = Literal["waiting", "opened", "answering", "done", "failed"]

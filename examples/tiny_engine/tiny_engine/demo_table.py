@@ -48,7 +48,7 @@ def table(rooms: Sequence[Room]) -> list[str]:
 
 def row(room: Room) -> tuple[str, ...]:
     """One room's cells."""
-    rate = room.bytes / room.seconds / 1e9 if room.seconds > 0 else 0.0
+    ready = room.seen_order == "send_first" and room.seconds > 0
     return (
         str(room.number),
         str(room.id),
@@ -57,7 +57,7 @@ def row(room: Room) -> tuple[str, ...]:
         str(room.pages),
         f"{room.bytes:,}",
         f"{room.seconds * 1e3:.2f}",
-        f"{rate:.3f}",
+        f"{room.bytes / room.seconds / 1e9:.2f}" if ready else "-",
         _ORDER_NAMES.get(room.seen_order, "unknown"),
         room.transport,
     )
@@ -66,9 +66,9 @@ def row(room: Room) -> tuple[str, ...]:
 def notes(rooms: Sequence[Room]) -> list[str]:
     """What one has to know to read the table."""
     lines = [
-        "Time runs from the decode agent's grant to the last byte in place. Where the grant came",
-        "first, prefill still had to compute the prompt in that time; where the pages were sent",
-        "first, it is the way of the pages alone.",
+        "Time runs from the decode agent's grant to the last byte in place. Where the pages were",
+        "sent first, that is their way alone. Where the grant came first, prefill computed the",
+        "prompt in that time, and a rate would say nothing of the way.",
     ]
     ready = [r for r in rooms if r.received and r.seen_order == "send_first" and r.seconds > 0]
     if ready:
