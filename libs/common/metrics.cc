@@ -130,7 +130,9 @@ struct MetricRegistry::Impl {
     data->info = info;
     MetricFamily<Metric> result;
     try {
-      if (!ValidInfo(info, counter)) throw std::invalid_argument("bad name, label or help");
+      if (!ValidInfo(info, counter)) {
+        throw std::invalid_argument("bad name, label or help");  // layers: caught just below
+      }
       auto& family = builder.Name(info.name).Help(info.help).Register(registry);
       for (const auto& labels : Combinations(info.labels)) {
         data->series.emplace_back(&family.Add(labels, args...));

@@ -34,7 +34,9 @@ SignalWait::SignalWait() {
 
 int SignalWait::Wait() {
   const int number = WaitForOne();
-  std::thread([] { _exit(128 + WaitForOne()); }).detach();
+  std::thread([] {
+    _exit(128 + WaitForOne());  // layers: the second signal means at once
+  }).detach();
   return number;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -21,13 +22,13 @@ class SteadyCondition {
   /// False once the deadline has passed.
   bool WaitUntil(absl::Mutex& mutex, MonotonicTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Lockable lockable{mutex};
-    const std::chrono::steady_clock::time_point wanted{
-        std::chrono::nanoseconds(deadline.nanoseconds())};
-    // A day is near enough to "never" for a loop, and far from what overflows inside libstdc++.
-    const auto bound = std::chrono::steady_clock::now() + std::chrono::hours(24);
-    const bool timed_out =
-        condition_.wait_until(lockable, std::min(wanted, bound)) == std::cv_status::timeout;
-    return !timed_out || wanted > bound;
+    if (deadline == MonotonicTime::InfiniteFuture()) {
+      condition_.wait(lockable);
+      return true;
+    }
+    const std::chrono::steady_clock::time_point until{
+        std::chrono::nanoseconds(std::max<int64_t>(deadline.nanoseconds(), 0))};
+    return condition_.wait_until(lockable, until) == std::cv_status::no_timeout;
   }
 
   void NotifyAll() { condition_.notify_all(); }

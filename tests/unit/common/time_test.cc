@@ -224,6 +224,7 @@ TEST(GateTest, WaitsForHoldersAndGivesUpAtItsDeadline) {
   auto holder = gate.Enter();
   gate.Close();
   EXPECT_FALSE(gate.WaitUntilIdle(RealClock::Get().Now() + absl::Milliseconds(1)));
+  EXPECT_FALSE(gate.WaitUntilIdle(MonotonicTime::InfinitePast()));
   std::thread leaver([&] { holder.reset(); });
   EXPECT_TRUE(gate.WaitUntilIdle(RealClock::Get().Now() + kLong));
   leaver.join();
