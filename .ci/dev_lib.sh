@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Shared by ./dev and .ci/: messages, stages with their minutes, configuring. Sourced, from the root.
 
+# shellcheck disable=SC2034  # for those who source this
 jobs="${PAGEFERRY_JOBS:-$(nproc)}"
 
 say() { printf '== %s\n' "$*"; }
@@ -11,13 +12,13 @@ die() {
 
 # stage NAME COMMAND...: runs it, says how long it took, and says which stage failed.
 stage() {
-  local name="$1" begin=$SECONDS rc=0
+  local name="$1" begin=$SECONDS rc=0 end="done"
   shift
   say "$name"
   "$@" || rc=$?
+  [ $rc = 0 ] || end="FAILED ($rc)"
   local took=$((SECONDS - begin))
-  printf '== %s: %s after %d.%d min\n' "$name" "$([ $rc = 0 ] && echo done || echo "FAILED ($rc)")" \
-    $((took / 60)) $((took % 60 / 6))
+  printf '== %s: %s after %d.%d min\n' "$name" "$end" $((took / 60)) $((took % 60 / 6))
   return $rc
 }
 

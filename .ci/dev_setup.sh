@@ -4,11 +4,10 @@
 grpcurl_version=v1.9.3
 
 setup_debian() {
-  local package missing=() sudo=()
-  while read -r package; do
-    [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] ||
-      missing+=("$package")
-  done < <(grep -v '^#' .ci/debian-packages.txt)
+  local missing sudo=()
+  mapfile -t missing < <(comm -23 <(grep -v '^#' .ci/debian-packages.txt | sort) \
+    <(dpkg-query -W -f '${db:Status-Abbrev} ${binary:Package}\n' 2>/dev/null |
+      sed -n 's/^ii  *\([^:]*\).*/\1/p' | sort -u))
   [ ${#missing[@]} -gt 0 ] || return 0
   command -v apt-get >/dev/null || die "no apt-get here; please install: ${missing[*]}"
   if [ "$(id -u)" != 0 ]; then
@@ -58,8 +57,10 @@ setup_python() {
 setup_stubs() {
   [ -x clients/python/generate.sh ] || return 0
   local hash
-  hash="$(cat clients/python/generate.sh clients/python/tools/*.py $(files_of 'protos/*.proto') |
-    sha256sum)"
+  hash="$({
+    cat clients/python/generate.sh clients/python/tools/*.py
+    files_of 'protos/*.proto' | xargs cat
+  } | sha256sum)"
   [ "$(cat .venv/stubs-stamp 2>/dev/null)" != "$hash" ] || return 0
   clients/python/generate.sh "$PWD/.venv/bin/python"
   printf '%s\n' "$hash" >.venv/stubs-stamp
@@ -69,9 +70,9 @@ setup_stubs() {
 setup_grpcurl() {
   [ ! -x .tools/bin/grpcurl ] || return 0
   command -v go >/dev/null || return 0
-  say "building grpcurl $grpcurl_version (about 1 min)"
+  say "building grpcurl $grpcurl_version (1 to 2 min)"
   GOBIN="$PWD/.tools/bin" GOFLAGS=-buildvcs=false GOTOOLCHAIN=local \
-    go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ||
+    go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" 2>/dev/null ||
     say "no grpcurl: its test will be skipped"
 }
 

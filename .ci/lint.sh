@@ -6,8 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . .ci/dev_lib.sh
 
 mapfile -t cpp < <(files_of '*.h' '*.cc' '*.cu' '*.cuh')
-mapfile -t shell < <(grep -lE '^#!.*\b(ba)?sh$|^# shellcheck shell=' \
-  $(files_of dev '.ci/*' '*.sh' 'examples/*.sh' 'clients/*.sh') 2>/dev/null)
+mapfile -t shell < <(files_of dev '.ci/*' '*.sh' |
+  xargs grep -lE '^#!.*\b(ba)?sh$|^# shellcheck shell=')
 
 check_format() { clang-format-19 --dry-run -Werror "${cpp[@]}"; }
 check_python() {
