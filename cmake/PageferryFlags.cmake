@@ -20,7 +20,7 @@ target_compile_options(
   pageferry_codegen
   INTERFACE -fPIE -fstack-protector-strong -fno-omit-frame-pointer
             $<$<CONFIG:Release>:-O2;-g1;-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2;-DNDEBUG>
-            $<$<NOT:$<CONFIG:Release>>:-O1;-g1>
+            $<$<NOT:$<CONFIG:Release>>:-O1;-g1;-D_GLIBCXX_ASSERTIONS>
             # clang 18 and later mangle some templates unlike g++ 12, which built Debian's Abseil.
             $<$<CXX_COMPILER_ID:Clang>:-fclang-abi-compat=17>)
 # --as-needed keeps pageferry-bootstrap free of libraries that it only sees through others.
