@@ -2,6 +2,9 @@
 # repository's root; every library `x` is the target pageferry_x with the alias pageferry::x.
 include_guard()
 
+# All programs that are installed: what `./dev demo` builds.
+add_custom_target(pageferry_programs)
+
 # What each hand-written target has in common.
 function(_pageferry_common target scope)
   target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR})
@@ -42,6 +45,7 @@ function(pageferry_cc_binary)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${arg_OUTPUT})
   _pageferry_program(${target})
   if(NOT arg_NO_INSTALL)
+    add_dependencies(pageferry_programs ${target})
     install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
   endif()
 endfunction()
