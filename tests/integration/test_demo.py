@@ -83,7 +83,7 @@ class Run:
             start_new_session=True,
         )
 
-    def read_until(self, text: str, seconds: float = 60) -> None:
+    def read_until(self, text: str, seconds: float = 120) -> None:
         """Reads the output up to a line that has `text`."""
         deadline = time.monotonic() + seconds
         assert self.process.stdout is not None
@@ -95,7 +95,7 @@ class Run:
             assert line, f"the demo ended before {text!r}:\n{self.output}"
         pytest.fail(f"no {text!r} within {seconds} s:\n{self.output}")
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = 120) -> int:
         """Waits for the end; returns the exit status."""
         try:
             self.output += self.process.communicate(timeout=seconds)[0]
@@ -192,7 +192,7 @@ def test_everything_is_equal(start: Start, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["agent", "engine"])
 def test_a_killed_prefill_side_shows_reasons(start: Start, tmp_path: Path, what: str) -> None:
     result_file = tmp_path / "result.json"
-    arguments = ["--kill-prefill-after", "1", "--kill", what, "--max-tokens", "30"]
+    arguments = ["--kill-prefill-after", "1", "--kill", what, "--max-tokens", "10"]
     run = start(*arguments, "--json", str(result_file))
     assert run.end() == 3, run.output
     assert run.left_behind() == []
@@ -215,18 +215,20 @@ def test_a_killed_prefill_side_shows_reasons(start: Start, tmp_path: Path, what:
 
 
 @pytest.mark.parametrize(
-    ("number", "when"),
+    ("number", "when", "max_tokens"),
     [
-        (signal.SIGINT, "Pageferry demo"),
-        (signal.SIGINT, "received pages"),
-        (signal.SIGTERM, "Computing"),
+        (signal.SIGINT, "Pageferry demo", 5),
+        (signal.SIGINT, "received pages", 60),
+        (signal.SIGTERM, "Computing", 5),
     ],
 )
-def test_a_signal_leaves_nothing(start: Start, number: signal.Signals, when: str) -> None:
-    run = start("--max-tokens", "60")
+def test_a_signal_leaves_nothing(
+    start: Start, number: signal.Signals, when: str, max_tokens: int
+) -> None:
+    run = start("--max-tokens", str(max_tokens))
     run.read_until(when)
     os.kill(run.process.pid, number)
-    assert run.end(15) == 128 + number, run.output
+    assert run.end(30) == 128 + number, run.output
     assert run.left_behind() == []
     assert "Traceback" not in run.output
 
@@ -257,6 +259,15 @@ def test_a_process_that_dies_is_named(start: Start) -> None:
     assert run.children() == []
 
 
+def test_a_closed_output_ends_it(start: Start) -> None:
+    run = start("--max-tokens", "60")
+    run.read_until("granted pages")
+    assert run.process.stdout is not None
+    run.process.stdout.close()
+    assert run.process.wait(30) == 128 + signal.SIGPIPE
+    assert run.left_behind() == []
+
+
 def test_keep_leaves_it_running(start: Start) -> None:
     run = start("--keep")
     run.read_until("Everything is running")
@@ -279,7 +290,7 @@ def test_keep_leaves_it_running(start: Start) -> None:
         with direct.open(address, timeout=10) as response:
             assert b"pageferry_" in response.read()
     os.kill(run.process.pid, signal.SIGINT)
-    assert run.end(15) == 0, run.output
+    assert run.end(30) == 0, run.output
     assert run.left_behind() == []
 
 
@@ -290,10 +301,18 @@ def test_keep_leaves_it_running(start: Start) -> None:
         (["--kill-prefill-after", "4"], "below the number of prompts"),
         (["--max-tokens", "0"], "must be positive"),
         (["--prompts", "/nowhere"], "cannot read /nowhere"),
+        (["--json", "/nowhere/x"], "/nowhere is no folder"),
     ],
 )
 def test_wrong_options_are_refused(start: Start, arguments: list[str], said: str) -> None:
     run = start(*arguments)
     assert run.end() == 2
     assert said in run.output
+    assert run.left_behind() == []
+
+
+def test_missing_programs_are_named(start: Start, tmp_path: Path) -> None:
+    run = start("--bin-dir", str(tmp_path))
+    assert run.end() == 1
+    assert f"no pageferry-bootstrap in {tmp_path}; run ./dev build" in run.output
     assert run.left_behind() == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,6 +46,7 @@ class Demo:
         self._report = Report(options, terminal)
         self._rooms: list[Room] = []
         self._killed_at = 0.0
+        self._removed = ""
 
     def run(self) -> int:
         """Returns the exit status; whatever it is, nothing is left behind but logs of a failure."""
@@ -58,29 +62,35 @@ class Demo:
             error = str(interrupted)
         except (DemoError, ModelUnavailableError) as failure:
             status, error = FAILED, str(failure)
+        except BrokenPipeError:
+            status, error = 128 + signal.SIGPIPE, "nobody reads the output any more"
         finally:
-            self._terminal.end()
+            # First what must not stay, then what may fail where the output is closed.
             trouble = cluster.stop() if cluster is not None else []
             trouble += self._leftovers(cluster)
         if trouble and status in (0, KILL_SHOWN):
             status, error = FAILED, "not everything ended well"
-        self._report.end(self._rooms, status, error, trouble)
-        if status == FAILED:
-            self._terminal.result(f"The logs are in {folder}")
-        else:
+        keeps_logs = status == FAILED and any(folder.iterdir())
+        if not keeps_logs:
             shutil.rmtree(folder, ignore_errors=True)
+        try:
+            self._terminal.end()
+            self._report.end(self._rooms, status, error, trouble, self._removed)
+            if keeps_logs:
+                self._terminal.result(f"The logs are in {folder}")
+        except BrokenPipeError:
+            # What Python would print about it at its end has no reader either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
 
     def _leftovers(self, cluster: Cluster | None) -> list[str]:
         """Shared memory that is still there is trouble, but for that of an agent that we killed."""
         left = cluster.take_leftovers() if cluster is not None else []
         names = ", ".join(path.name for path in left)
-        if not left:
+        if left and self._killed_at and self._options.kill == "agent":
+            self._removed = names
             return []
-        if self._killed_at and self._options.kill == "agent":
-            self._terminal.say(f"Removed what the killed agent could not: {names}")
-            return []
-        return [f"shared memory was left behind, and is removed now: {names}"]
+        return [f"shared memory was left behind, and is removed now: {names}"] if left else []
 
     def _run(self, cluster: Cluster) -> int:
         self._report.title()

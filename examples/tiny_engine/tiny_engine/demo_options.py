@@ -91,6 +91,8 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         parser.error(f"--prompts: {error}")
     if given.max_tokens < 1 or given.timeout <= 0:
         parser.error("--max-tokens and --timeout must be positive")
+    if given.json is not None and not given.json.absolute().parent.is_dir():
+        parser.error(f"--json: {given.json.absolute().parent} is no folder")
     if not 0 <= given.seed < 1 << 64:
         parser.error("--seed must be from 0 to 2^64 - 1")
     if not 0 <= given.kill_prefill_after < len(prompts):

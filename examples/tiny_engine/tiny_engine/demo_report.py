@@ -98,8 +98,9 @@ class Report:
             self._terminal.result(style.bad("FAILED") + f": {wrong[0]}")
             return _FAILED
         if killed:
+            went = _count(len(rooms) - len(failed), "room")
             self._terminal.result(
-                f"{_count(len(rooms) - len(failed), 'room')} went through and equal; "
+                f"{went} went through, equal in tokens and pages; "
                 f"{_count(len(failed), 'room')} ended with a clean error."
             )
             return _KILL_SHOWN
@@ -134,16 +135,25 @@ class Report:
             f"  {sys.executable} -m tiny_engine.router {ask} 'What is a ferry?'"
         )
 
-    def end(self, rooms: Sequence[Room], status: int, error: str, trouble: Sequence[str]) -> None:
-        """The last words, where something went wrong; and the JSON file."""
+    def end(
+        self,
+        rooms: Sequence[Room],
+        status: int,
+        error: str,
+        trouble: Sequence[str],
+        removed: str = "",
+    ) -> None:
+        """The JSON file; and the last words, where something went wrong."""
+        if status in (0, _FAILED, _KILL_SHOWN):
+            self.write_json(rooms, status, error)
         bad = self._terminal.style.bad
+        if removed:
+            self._terminal.say(f"Removed what the killed agent could not: {removed}")
         if error:
             word = "FAILED" if status == _FAILED else "Stopped"
             self._terminal.result(f"{bad(word)}: {error}")
         for line in trouble:
             self._terminal.result(bad(f"  {line}"))
-        if status in (0, _FAILED, _KILL_SHOWN):
-            self.write_json(rooms, status, error)
 
     def write_json(self, rooms: Sequence[Room], status: int, error: str) -> None:
         """Writes the file of --json."""
@@ -172,7 +182,7 @@ def _clean(room: Room) -> bool:
 def _why(room: Room, side: str, killed_at: float) -> str:
     why = next((why for name, why in room.failures.items() if name == side), None)
     if why is None:
-        return "was not told of the room, or had done its part"
+        return "was never told" if side == "decode" else "had not begun, or had done its part"
     after = f", {why.at - killed_at:.2f} s after the kill" if killed_at else ""
     return f"{why.code} ({why.reason}){after}: {why.message}"
 
