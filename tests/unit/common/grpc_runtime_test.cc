@@ -36,9 +36,10 @@
 #if __has_feature(thread_sanitizer)
 // A call object counts its callbacks down in our code and, for a cancellation, in Debian's library,
 // which is not instrumented: where the library's decrement is the last, TSan does not see that the
-// destruction in CallOnDone comes after the rest. Weak: tests/tsan may know better.
-extern "C" __attribute__((weak)) const char* __tsan_default_suppressions();  // NOLINT: its name
-const char* __tsan_default_suppressions() { return "race:::CallOnDone\n"; }  // NOLINT: its name
+// destruction in CallOnDone comes after the rest.
+extern "C" const char* __tsan_default_suppressions() {  // NOLINT: its name
+  return "race:::CallOnDone\n";
+}
 #endif
 #endif
 
