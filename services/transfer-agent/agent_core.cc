@@ -31,6 +31,7 @@ void AgentCore::Impl::SetEngine(const EngineInfo& engine, const AgentRef& self) 
   own_ = std::make_shared<OwnEngine>(OwnEngine{engine, SizesOf(engine.profile)});
   self_ = self;
   engine_present_ = true;
+  for (auto& [id, peer] : peers_) peer.link = MakeLink(id, peer.link->info);
 }
 
 int64_t AgentCore::Impl::StartMove(int64_t serial, PeerId peer, transport::Batch batch) {
@@ -108,7 +109,7 @@ void AgentCore::Impl::Count(Role role, const RoomGauges& before, const RoomGauge
 }
 
 void AgentCore::Impl::Bury(Room& room, const Tracked& tracked, MonotonicTime now) {
-  if (tracked.owes_abort_reply) {
+  if (tracked.owes_abort_reply && tracked.peer.has_value()) {
     Send(*tracked.peer, AbortReply{.room = room.key(), .drained = true});
   }
   Tombstone tombstone{.view = std::make_unique<RoomView>(room.View(now)), .ended = now};

@@ -153,8 +153,10 @@ public:
   void StartDrain();
   /// Live rooms, drained ones not counted.
   int64_t LiveRooms() const;
-  /// What is held, by kind; all zero when nothing is going on. Names are metric
-  /// label values.
+  /// What is held, by kind; all zero when nothing is going on, but for
+  /// "tombstones". Names are metric label values: rooms_prefill, rooms_decode,
+  /// grants_held, offers_open, moves_running, chunks_held, seals, tickets,
+  /// tombstones.
   std::map<std::string, int64_t> Ledger() const;
   /// Live rooms by role and state, for metrics.
   std::map<std::pair<Role, RoomState>, int64_t> RoomsByState() const;

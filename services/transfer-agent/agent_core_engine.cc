@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <variant>
@@ -126,8 +127,8 @@ absl::Status AgentCore::Impl::Open(const OpenSend& send, MonotonicTime now) {
 void AgentCore::Impl::Handle(SendChunk chunk, MonotonicTime now) {
   const RoomKey key = chunk.room;
   const std::vector<SendRoom*> attempts = sends_.AllOf(key.id);
-  for (auto it = attempts.rbegin(); it != attempts.rend(); ++it) {
-    SendRoom& room = **it;
+  for (SendRoom* found : std::ranges::reverse_view(attempts)) {
+    SendRoom& room = *found;
     if (!room.opened() || (key.attempt.value() != 0 && room.key() != key)) continue;
     room.OnChunk(std::move(chunk), now);
     Settle(room, now);
@@ -219,7 +220,7 @@ void AgentCore::Impl::TellFailedUnopened(const RoomKey& key, const absl::Status&
   Tell(std::move(event));
 }
 
-void AgentCore::Impl::Handle(const CloseRoom& close, MonotonicTime now) {
+void AgentCore::Impl::Handle(const CloseRoom& close, MonotonicTime /*now*/) {
   const bool any = close.room.attempt.value() == 0;
   const bool held =
       any ? !sends_.AllOf(close.room.id).empty() || !receives_.AllOf(close.room.id).empty()

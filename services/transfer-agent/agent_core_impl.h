@@ -132,6 +132,7 @@ class AgentCore::Impl final : private RoomActions {
   void Handle(Peer& peer, Sequence sequence, const AbortReply& reply, MonotonicTime now);
   void Handle(Peer& peer, Sequence sequence, const Refused& refused, MonotonicTime now);
   void Handle(Peer& peer, Sequence sequence, const GoAway& go_away, MonotonicTime now);
+  std::shared_ptr<const PeerLink> MakeLink(PeerId peer, const PeerInfo& info) const;
   absl::Status CheckGrant(const PeerLink& link, const Grant& grant) const;
   /// Where the grant belongs. An error is to be refused; null with OK is a new room.
   absl::Status TakeGrant(Peer& peer, Sequence sequence, Grant& grant, MonotonicTime now);

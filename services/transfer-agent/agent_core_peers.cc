@@ -14,7 +14,7 @@
 
 namespace pageferry::agent {
 
-void AgentCore::Impl::OnPeerUp(PeerId peer, const PeerInfo& info) {
+std::shared_ptr<const PeerLink> AgentCore::Impl::MakeLink(PeerId peer, const PeerInfo& info) const {
   auto link = std::make_shared<PeerLink>(
       PeerLink{peer, info, SizesOf(info.engine.profile),
                absl::FailedPreconditionError("no engine is registered")});
@@ -23,7 +23,11 @@ void AgentCore::Impl::OnPeerUp(PeerId peer, const PeerInfo& info) {
     const KvProfile& other = info.engine.profile;
     link->plan = info.dialled ? MakePairPlan(other, own) : MakePairPlan(own, other);
   }
-  peers_[peer].link = std::move(link);
+  return link;
+}
+
+void AgentCore::Impl::OnPeerUp(PeerId peer, const PeerInfo& info) {
+  peers_[peer].link = MakeLink(peer, info);
 }
 
 void AgentCore::Impl::OnPeerDown(PeerId peer, const absl::Status& why, MonotonicTime now) {

@@ -43,8 +43,7 @@ std::vector<RoomView> AgentCore::Impl::ListRooms(std::optional<RoomKey> after, i
   add(tombstones_.map(), [now](const Tombstone& tombstone) {
     return tombstone.view == nullptr ? std::nullopt : std::optional(ViewOf(tombstone, now));
   });
-  std::sort(views.begin(), views.end(),
-            [](const RoomView& a, const RoomView& b) { return a.room < b.room; });
+  std::ranges::sort(views, {}, &RoomView::room);
   if (std::ssize(views) > limit) views.resize(static_cast<size_t>(std::max<int64_t>(limit, 0)));
   return views;
 }

@@ -170,7 +170,7 @@ bool ReceiveRoom::SucceedIfAllIsThere(MonotonicTime now) {
   }
   SetState(RoomState::kSuccess, now);
   actions_.probe().RoomEnded(role_, Reason::kUnspecified, now - opened_at_);
-  actions_.probe().GrantCompleted(link_->info.transport, now - *granted_at_);
+  actions_.probe().GrantCompleted(link_->info.transport, now - granted_at_.value_or(now));
   Drain(now);
   TellEngine(now);
   actions_.Send(link_->id,

@@ -32,7 +32,7 @@ bool SendRoom::SendCapabilityIs(const std::string& capability) const {
 }
 
 bool SendRoom::GrantCapabilityIs(const std::string& capability) const {
-  return grant_.has_value() && EqualInConstantTime(grant_->capability, capability);
+  return granted_ && EqualInConstantTime(grant_.capability, capability);
 }
 
 void SendRoom::Open(const OpenSend& send, MonotonicTime now) {
@@ -58,6 +58,7 @@ void SendRoom::TakeGrant(std::shared_ptr<const PeerLink> link, Sequence sequence
   grant_deadline_ = now + grant.timeout;
   deadline_ = std::min(deadline_, grant_deadline_);
   grant_ = std::move(grant);
+  granted_ = true;
 }
 
 void SendRoom::Hold(std::shared_ptr<const PeerLink> link, Sequence sequence, Grant grant,
@@ -73,7 +74,7 @@ void SendRoom::OnGrant(std::shared_ptr<const PeerLink> link, Sequence sequence, 
 }
 
 void SendRoom::BeginWaiting(MonotonicTime now) {
-  if (granted() && dummy_send_ && !grant_->dummy) {
+  if (granted() && dummy_send_ && !grant_.dummy) {
     End(BrokenRule(PageCountMismatch(granted_pages(), 0)), now);
     return;
   }
@@ -82,7 +83,7 @@ void SendRoom::BeginWaiting(MonotonicTime now) {
   if (!already) TellEngine(now);
   if (granted()) {
     actions_.Tell(PrefixKnown{.room = key_,
-                              .cached_prefix_pages = grant_->cached_prefix_pages,
+                              .cached_prefix_pages = grant_.cached_prefix_pages,
                               .granted_pages = granted_pages()});
   }
   std::deque<SendChunk> held = std::move(held_);
@@ -135,7 +136,7 @@ void SendRoom::OnChunk(SendChunk chunk, MonotonicTime now) {
 }
 
 absl::Status SendRoom::CheckAgainstGrant(const SendChunk& chunk) const {
-  const int64_t prefix = grant_->cached_prefix_pages;
+  const int64_t prefix = grant_.cached_prefix_pages;
   if (!first_handled_ && chunk.first_position > prefix) {
     return Annotate(PageCountMismatch(granted_pages(), -1),
                     absl::StrCat("first chunk at ", chunk.first_position,
@@ -148,7 +149,7 @@ absl::Status SendRoom::CheckAgainstGrant(const SendChunk& chunk) const {
   }
   if (!chunk.last) return absl::OkStatus();
   return CheckExtrasPair(*link_->plan, {chunk.aux_slot, chunk.states},
-                         {grant_->aux_slot, grant_->states});
+                         {grant_.aux_slot, grant_.states});
 }
 
 void SendRoom::HandleChunk(const SendChunk& chunk, MonotonicTime now) {
@@ -165,7 +166,7 @@ void SendRoom::HandleChunk(const SendChunk& chunk, MonotonicTime now) {
   first_handled_ = true;
   const int64_t count = TotalPages(chunk.runs);
   const int64_t skipped = std::clamp<int64_t>(
-      SaturatingSubtract(grant_->cached_prefix_pages, chunk.first_position), 0, count);
+      SaturatingSubtract(grant_.cached_prefix_pages, chunk.first_position), 0, count);
   if (count > skipped || chunk.last) OfferChunk(chunk, skipped, now);
 }
 

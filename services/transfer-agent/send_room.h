@@ -66,7 +66,7 @@ class SendRoom final : public Room {
   RoomGauges Gauges() const override;
   RoomView View(MonotonicTime now) const override;
 
-  bool granted() const { return grant_.has_value(); }
+  bool granted() const { return granted_; }
   /// The frame that the grant came in.
   Sequence grant_sequence() const { return grant_sequence_; }
   /// Both empty, or equal; in a time that does not depend on where they differ.
@@ -77,7 +77,7 @@ class SendRoom final : public Room {
   std::string WaitingFor() const override;
 
  private:
-  bool dummy() const { return dummy_send_ || (grant_.has_value() && grant_->dummy); }
+  bool dummy() const { return dummy_send_ || grant_.dummy; }
   int64_t granted_pages() const { return granted_pages_; }
   void TakeGrant(std::shared_ptr<const PeerLink> link, Sequence sequence, Grant grant,
                  MonotonicTime now);
@@ -92,7 +92,8 @@ class SendRoom final : public Room {
   const int64_t max_held_chunks_;
   bool dummy_send_ = false;
   std::string capability_;
-  std::optional<Grant> grant_;
+  bool granted_ = false;
+  Grant grant_;
   Sequence grant_sequence_;
   int64_t granted_pages_ = 0;
   MonotonicTime grant_deadline_ = MonotonicTime::InfiniteFuture();

@@ -148,7 +148,7 @@ absl::Status CheckAuxSlot(int64_t slot, const ProfileSizes& sizes) {
 }
 
 absl::Status CheckStates(absl::Span<const StateIndices> states, const ProfileSizes& sizes) {
-  const int64_t components = static_cast<int64_t>(sizes.states.size());
+  const auto components = static_cast<int64_t>(sizes.states.size());
   absl::flat_hash_set<int32_t> seen;
   for (const StateIndices& state : states) {
     if (state.component < 0 || state.component >= components ||

@@ -1,4 +1,5 @@
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,6 +112,14 @@ TEST_F(DecodeCoreTest, EnginesThatDoNotMatchGetNoGrant) {
   core_->OnPeerUp(PeerId(12), info, now_);
   Open(), Find(PeerId(12));
   EXPECT_THAT(Events(), testing::EndsWith("FAILED ENGINES_INCOMPATIBLE drained"));
+}
+
+TEST_F(DecodeCoreTest, SessionsThatWereThereBeforeTheEngineServeIt) {
+  core_ = std::make_unique<AgentCore>(CoreLimits{}, ports_.Get());
+  core_->OnPeerUp(kPeer, TestPeer(Role::kDecode), now_);
+  core_->SetEngine(TestEngine(Role::kDecode), TestAgent("self"));
+  Open(), Find(), GetAll(), Done();
+  EXPECT_THAT(Events(), testing::EndsWith("event SUCCESS drained"));
 }
 
 TEST_F(DecodeCoreTest, AbortBeforeThePeerIsFoundCancelsTheSearch) {
