@@ -23,7 +23,7 @@ inline RoomKey Key(int64_t room, int64_t attempt) { return {RoomId(room), Attemp
 /// A core with fake ports and two sessions.
 class CoreTest : public testing::Test {
  protected:
-  CoreTest(Role role, const CoreLimits& limits = {}) { Make(role, limits); }
+  explicit CoreTest(Role role, const CoreLimits& limits = {}) { Make(role, limits); }
 
   void Make(Role role, const CoreLimits& limits) {
     core_ = std::make_unique<AgentCore>(limits, ports_.Get());

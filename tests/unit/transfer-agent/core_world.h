@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/transfer-agent/agent_core.h"
@@ -48,6 +49,9 @@ struct Flow {
   bool drained = false;
   bool success = false;
 };
+
+/// "room 5/1".
+std::string NameOf(const RoomKey& key);
 
 /// One agent with its engine.
 class Host final : public EnginePort, public PeerPort, public PeerFinder, public MovePort {
@@ -144,8 +148,9 @@ class World {
   void CheckSuccess(Host& host, const Flow& flow);
   uint8_t Byte(RoomId room, ItemType type, int64_t buffer, int64_t position, int64_t at) const;
   /// Calls back for each byte of the flow's items, with the value that it should have.
-  template <class F>
-  void ForEachByte(Host& host, const Flow& flow, F&& function);
+  using ByteVisitor =
+      absl::FunctionRef<void(uint8_t& byte, uint8_t wanted, const Buffer& where, int64_t item)>;
+  void ForEachByte(Host& host, const Flow& flow, ByteVisitor function);
   Session* SessionOf(PeerId peer);
 
   std::mt19937_64 die_;
