@@ -195,7 +195,7 @@ def _proof_lines(rooms: Sequence[Room], proof: Proof) -> list[str]:
     """What was compared with what."""
     if not proof.answers:
         return ["Nothing was answered, so there is nothing to compare."]
-    orders = [room.seen_order for room in rooms]
+    orders = [room.seen_order for room in rooms if room.received]
     grant, send, between = map(orders.count, ("grant_first", "send_first", "grant_between"))
     return [
         f"tokens  {sum(room.tokens_equal for room in rooms)} of {_count(proof.answers, 'answer')} "
