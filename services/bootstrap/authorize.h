@@ -12,10 +12,10 @@ namespace pageferry::bootstrap {
 
 /// What a caller wants to do, for policy.
 enum class Action : uint8_t {
-  kClaimCell,   ///< Register, KeepAlive, Deregister
-  kReadTable,   ///< GetEngine, ListEngines, ResolveRanks, WatchEngines
+  kClaimCell,  ///< Register, KeepAlive, Deregister
+  kReadTable,  ///< GetEngine, ListEngines, ResolveRanks, WatchEngines
   kPlaceRooms,
-  kReadRooms,   ///< LookupRooms
+  kReadRooms,  ///< LookupRooms
 };
 
 /// Whether the caller may do it, asked first in every rpc. Anybody may, until identities and a

@@ -52,8 +52,8 @@ BootstrapProbe::BootstrapProbe(MetricRegistry& registry)
                                          "Claims that made a lease")),
       deregistrations_(registry.AddCounter("pageferry_bootstrap_deregistrations_total",
                                            "Leases given up by their agents")),
-      expiries_(registry.AddCounter("pageferry_bootstrap_lease_expiries_total",
-                                    "Leases that lapsed")),
+      expiries_(
+          registry.AddCounter("pageferry_bootstrap_lease_expiries_total", "Leases that lapsed")),
       supersedes_(registry.AddCounter("pageferry_bootstrap_supersedes_total",
                                       "Cells that a younger incarnation took over")),
       renewals_(registry.AddCounter("pageferry_bootstrap_lease_renewals_total",

@@ -11,8 +11,8 @@
 #include "libs/common/log.h"
 #include "libs/common/metrics.h"
 #include "libs/common/metrics_server.h"
-#include "libs/common/topology.h"
 #include "libs/common/status.h"
+#include "libs/common/topology.h"
 #include "services/bootstrap/bootstrap_probe.h"
 #include "services/bootstrap/edge.h"
 #include "services/bootstrap/memory_store.h"
@@ -123,13 +123,12 @@ absl::StatusOr<BootstrapServer> BootstrapServer::Start(const ServerOptions& opti
   Scheduler& fan_out = options.scheduler != nullptr ? *options.scheduler : *impl->fan_out;
 
   impl->store = std::make_unique<MemoryStore>(
-      MemoryStore::Options{
-          .table = {.engine_memory = options.engine_memory,
-                    .max_engines = static_cast<size_t>(options.max_engines),
-                    .max_cells = static_cast<size_t>(options.max_ranks)},
-          .max_rooms = static_cast<size_t>(options.max_rooms),
-          .max_waiting = static_cast<size_t>(options.max_waiting),
-          .warm_up = 2 * options.default_lease_ttl},
+      MemoryStore::Options{.table = {.engine_memory = options.engine_memory,
+                                     .max_engines = static_cast<size_t>(options.max_engines),
+                                     .max_cells = static_cast<size_t>(options.max_ranks)},
+                           .max_rooms = static_cast<size_t>(options.max_rooms),
+                           .max_waiting = static_cast<size_t>(options.max_waiting),
+                           .warm_up = 2 * options.default_lease_ttl},
       clock, lease_timers, impl->probe);
   MemoryStore& store = *impl->store;
   constexpr int64_t kEnvelope = 1024;  // beside what a message is measured by
@@ -159,14 +158,14 @@ absl::StatusOr<BootstrapServer> BootstrapServer::Start(const ServerOptions& opti
                   .hub = *impl->hub,
                   .probe = impl->probe,
                   .clock = clock});
-  PAGEFERRY_ASSIGN_OR_RETURN(
-      impl->server, GrpcServer::Start({.addresses = {options.listen},
-                                       .services = {impl->edge->service()},
-                                       .health_address = health,
-                                       .health_names = {kServiceName},
-                                       .max_message_bytes = options.max_message,
-                                       .reflection = options.reflection,
-                                       .credentials = {.insecure = options.insecure}}));
+  PAGEFERRY_ASSIGN_OR_RETURN(impl->server,
+                             GrpcServer::Start({.addresses = {options.listen},
+                                                .services = {impl->edge->service()},
+                                                .health_address = health,
+                                                .health_names = {kServiceName},
+                                                .max_message_bytes = options.max_message,
+                                                .reflection = options.reflection,
+                                                .credentials = {.insecure = options.insecure}}));
   impl->address = impl->server->addresses().front();
   impl->port = impl->server->port();
   impl->health_port = impl->server->health_port();

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "google/protobuf/message.h"
 #include "libs/common/error.h"
 #include "libs/common/grpc_status.h"
 #include "pageferry/bootstrap/v1/bootstrap.grpc.pb.h"
@@ -113,8 +114,8 @@ class Service final : public RawService {
                                      const v1::RegisterRequest* request,
                                      v1::RegisterResponse* response) override {
     const Answer answer(edge_, Rpc::kRegister, context->DefaultReactor());
-    auto claim = Read(*context, Action::kClaimCell,
-                      [&] { return ReadRegister(*request, edge_.limits); });
+    auto claim =
+        Read(*context, Action::kClaimCell, [&] { return ReadRegister(*request, edge_.limits); });
     if (!claim.ok()) return Refuse(answer, claim.status());
     edge_.store.Register(*std::move(claim), [answer, response](absl::StatusOr<Grant> grant) {
       if (grant.ok()) {
@@ -133,8 +134,7 @@ class Service final : public RawService {
                                        const v1::DeregisterRequest* request,
                                        v1::DeregisterResponse* response) override {
     const Answer answer(edge_, Rpc::kDeregister, context->DefaultReactor());
-    const auto lease =
-        Read(*context, Action::kClaimCell, [&] { return ReadDeregister(*request); });
+    const auto lease = Read(*context, Action::kClaimCell, [&] { return ReadDeregister(*request); });
     if (!lease.ok()) return Refuse(answer, lease.status());
     edge_.store.Deregister(*lease, [answer, response](absl::StatusOr<bool> existed) {
       if (existed.ok()) response->set_existed(*existed);
@@ -147,17 +147,17 @@ class Service final : public RawService {
                                       const v1::GetEngineRequest* request,
                                       v1::GetEngineResponse* response) override {
     const Answer answer(edge_, Rpc::kGetEngine, context->DefaultReactor());
-    const auto key =
-        Read(*context, Action::kReadTable, [&] { return ReadKey(request->engine()); });
+    const auto key = Read(*context, Action::kReadTable, [&] { return ReadKey(request->engine()); });
     if (!key.ok()) return Refuse(answer, key.status());
     const bool with_ranks = request->include_ranks();
     edge_.store.GetEngine(
-        *key, with_ranks, [answer, response, with_ranks](absl::StatusOr<EngineAnswer> engine) {
+        *key, with_ranks,
+        [this, answer, response, with_ranks](absl::StatusOr<EngineAnswer> engine) {
           if (engine.ok()) {
             ToProto(*engine->engine, with_ranks, engine->now, *response->mutable_engine());
             response->set_version(engine->version.value());
           }
-          answer.Finish(engine.status());
+          Finish(answer, engine.status(), *response);
         });
     return answer.reactor();
   }
@@ -171,16 +171,13 @@ class Service final : public RawService {
     if (!query.ok()) return Refuse(answer, query.status());
     const bool with_ranks = query->with_ranks;
     edge_.store.ListEngines(
-        *query, [answer, response, with_ranks](absl::StatusOr<EngineListAnswer> page) {
+        *query, [this, answer, response, with_ranks](absl::StatusOr<EngineListAnswer> page) {
           if (page.ok()) {
-            for (const EngineViewPtr& engine : page->engines) {
-              ToProto(*engine, with_ranks, page->now, *response->add_engines());
-            }
-            if (page->next) response->set_next_page_token(MakePageToken(*page->next));
+            FillPage(*page, with_ranks, *response);
             response->set_version(page->version.value());
             response->set_warming_up(page->warming_up);
           }
-          answer.Finish(page.status());
+          Finish(answer, page.status(), *response);
         });
     return answer.reactor();
   }
@@ -199,15 +196,15 @@ class Service final : public RawService {
       auto coordinates = query->coordinates;
       return edge_.store.ResolveRanks(
           std::move(query->key), std::move(coordinates), deadline,
-          [self, answer, response, asked = std::move(query->coordinates)](
-              absl::StatusOr<RanksAnswer> ranks) {
+          [this, self, answer, response,
+           asked = std::move(query->coordinates)](absl::StatusOr<RanksAnswer> ranks) {
             if (ranks.ok()) {
               for (size_t i = 0; i < ranks->ranks.size(); ++i) {
                 ToProto(ranks->ranks[i], asked[i], ranks->now, *response->add_ranks());
               }
               response->set_version(ranks->version.value());
             }
-            answer.Finish(ranks.status());
+            Finish(answer, ranks.status(), *response);
           });
     });
   }
@@ -282,6 +279,34 @@ class Service final : public RawService {
     const absl::Status allowed = Authorize(context, action);
     if (!allowed.ok()) return allowed;
     return read();
+  }
+
+  /// As many engines as fit a message, at least one.
+  void FillPage(const EngineListAnswer& page, bool with_ranks,
+                v1::ListEnginesResponse& response) const {
+    size_t size = 0;
+    for (const EngineViewPtr& engine : page.engines) {
+      v1::Engine& added = *response.add_engines();
+      ToProto(*engine, with_ranks, page.now, added);
+      size += added.ByteSizeLong();
+      if (size > edge_.hub.options().max_message_bytes && response.engines_size() > 1) {
+        response.mutable_engines()->RemoveLast();
+        response.set_next_page_token(MakePageToken(engine->key));
+        return;
+      }
+    }
+    if (page.next) response.set_next_page_token(MakePageToken(*page.next));
+  }
+
+  /// Of answers that may be too large; gRPC would refuse them without our reason.
+  void Finish(const Answer& answer, absl::Status status,
+              google::protobuf::Message& response) const {
+    const size_t allowed = edge_.hub.options().max_message_bytes;
+    if (status.ok() && response.ByteSizeLong() > allowed) {
+      status = TooLargeToSend(response.ByteSizeLong(), allowed);
+    }
+    if (!status.ok()) response.Clear();
+    answer.Finish(status);
   }
 
   static grpc::ServerUnaryReactor* Refuse(const Answer& answer, const absl::Status& status) {

@@ -24,6 +24,15 @@ void ChangeIndex::Apply(TableVersion version, const std::vector<Change>& changes
   }
 }
 
+void ChangeIndex::VisitSince(
+    TableVersion since, bool engine_level,
+    absl::FunctionRef<void(const EngineKey& key, bool removed)> visit) const {
+  const Order& order = engine_level ? levels_ : changes_;
+  for (auto at = order.lower_bound({since.Next(), {}}); at != order.end(); ++at) {
+    visit(at->second, entries_.at(at->second).removed);
+  }
+}
+
 void ChangeIndex::Forget(const EngineKey& key, const Entry& entry) {
   changes_.erase({entry.changed, key});
   levels_.erase({entry.level, key});

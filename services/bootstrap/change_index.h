@@ -7,6 +7,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "libs/common/ids.h"
 #include "services/bootstrap/records.h"
 
@@ -34,13 +35,8 @@ class ChangeIndex {
 
   /// Calls `visit(key, removed)` for what changed after `since`, oldest first; engine-level changes
   /// alone if asked.
-  template <class Visitor>
-  void VisitSince(TableVersion since, bool engine_level, Visitor visit) const {
-    const Order& order = engine_level ? levels_ : changes_;
-    for (auto at = order.lower_bound({since.Next(), {}}); at != order.end(); ++at) {
-      visit(at->second, entries_.at(at->second).removed);
-    }
-  }
+  void VisitSince(TableVersion since, bool engine_level,
+                  absl::FunctionRef<void(const EngineKey& key, bool removed)> visit) const;
 
   /// Whether all that changed after `since` is still known.
   bool CanResume(TableVersion since) const { return since >= oldest_; }

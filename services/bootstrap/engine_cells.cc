@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-
 #include <utility>
 #include <vector>
 
@@ -104,7 +103,8 @@ absl::StatusOr<EngineCells::Claimed> EngineCells::MakeClaim(const Claim& claim, 
     cell.live = true;
     ++live_count_;
   }
-  claimed.changed = claimed.new_lease || claim.last_epoch > cell.highest || *cell.info != claim.info;
+  claimed.changed =
+      claimed.new_lease || claim.last_epoch > cell.highest || *cell.info != claim.info;
   if (claim.last_epoch > cell.highest) cell.epoch = cell.highest = claim.last_epoch;
   highest_ = std::max(highest_, cell.highest);
   if (claimed.changed) cell.info = std::make_shared<const RankInfo>(claim.info);

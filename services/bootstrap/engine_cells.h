@@ -60,12 +60,12 @@ class EngineCells {
   struct Claimed {
     Epoch epoch;
     LeaseId lease;
-    LeaseId ended;         ///< lease that no longer lives because of this claim; 0 if none
-    LeaseId forgotten;     ///< lease that is remembered no more; 0 if none
+    LeaseId ended;      ///< lease that no longer lives because of this claim; 0 if none
+    LeaseId forgotten;  ///< lease that is remembered no more; 0 if none
     bool new_cell = false;
     bool new_lease = false;
     bool superseded = false;  ///< it took the cell from another incarnation
-    bool changed = false;  ///< readers see a difference
+    bool changed = false;     ///< readers see a difference
   };
 
   /// Claims a cell. `fresh` is used if the claim needs a new lease; epochs that are not brought are

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
@@ -176,6 +177,13 @@ WatchMessage MakeChange(TableVersion version, std::vector<SharedBytes> engines,
 
 WatchMessage MakeProgress(TableVersion version) {
   return Join(version, v1::WatchEnginesResponse::kProgressFieldNumber, {}, "");
+}
+
+absl::Status TooLargeToSend(size_t bytes, size_t allowed) {
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, Reason::kTooLarge,
+      "the answer does not fit a message; ask for less",
+      {{"field", "engines"}, {"value", absl::StrCat(bytes)}, {"allowed", absl::StrCat(allowed)}});
 }
 
 }  // namespace pageferry::bootstrap

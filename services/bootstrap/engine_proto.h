@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "google/protobuf/duration.pb.h"
@@ -61,5 +62,8 @@ WatchMessage MakeSnapshot(TableVersion version, std::vector<SharedBytes> engines
 WatchMessage MakeChange(TableVersion version, std::vector<SharedBytes> engines,
                         const std::vector<EngineKey>& removed);
 WatchMessage MakeProgress(TableVersion version);
+
+/// kResourceExhausted, TOO_LARGE: an answer of `bytes` does not fit a message.
+absl::Status TooLargeToSend(size_t bytes, size_t allowed);
 
 }  // namespace pageferry::bootstrap

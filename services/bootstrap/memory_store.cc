@@ -156,8 +156,8 @@ void MemoryStore::ListEngines(const EngineListQuery& query,
   EngineListAnswer answer;
   {
     const absl::MutexLock lock(&mutex_);
-    PortTable::Page page = table_.List(query.name_space, query.from, query.limit,
-                                       query.with_ranks, kRanksPerPage);
+    PortTable::Page page =
+        table_.List(query.name_space, query.from, query.limit, query.with_ranks, kRanksPerPage);
     answer = {.engines = std::move(page.engines),
               .next = std::move(page.next),
               .version = table_.version(),
@@ -172,8 +172,7 @@ absl::StatusOr<RanksAnswer> MemoryStore::ResolveLocked(
   auto ranks = table_.Resolve(key, coordinates);
   if (ReasonOf(ranks.status()) == Reason::kEngineNotFound) return UnknownLocked(key);
   if (!ranks.ok()) return ranks.status();
-  return RanksAnswer{
-      .ranks = *std::move(ranks), .version = table_.version(), .now = clock_.Now()};
+  return RanksAnswer{.ranks = *std::move(ranks), .version = table_.version(), .now = clock_.Now()};
 }
 
 absl::Status MemoryStore::MayWaitLocked() const {

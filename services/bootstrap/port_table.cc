@@ -25,9 +25,9 @@ absl::Status NotReady(const EngineCells& cells) {
 }  // namespace
 
 absl::Status EngineNotFound(const EngineKey& key) {
-  return MakeError(absl::StatusCode::kNotFound, Reason::kEngineNotFound,
-                   absl::StrCat("engine ", key.name_space.value(), "/", key.engine.value(),
-                                " is not known"));
+  return MakeError(
+      absl::StatusCode::kNotFound, Reason::kEngineNotFound,
+      absl::StrCat("engine ", key.name_space.value(), "/", key.engine.value(), " is not known"));
 }
 
 PortTable::PortTable(const Options& options)
@@ -122,9 +122,10 @@ absl::Status PortTable::MakeRoom(bool engine_is_new, std::optional<uint32_t> spa
   if (!full()) return absl::OkStatus();
   const bool cells = cells_ >= options_.max_cells;
   const size_t limit = cells ? options_.max_cells : options_.max_engines;
-  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
-                   absl::StrCat("the table is full: ", limit, cells ? " cells" : " engines"),
-                   {{"limit", cells ? "max_cells" : "max_engines"}, {"value", absl::StrCat(limit)}});
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
+      absl::StrCat("the table is full: ", limit, cells ? " cells" : " engines"),
+      {{"limit", cells ? "max_cells" : "max_engines"}, {"value", absl::StrCat(limit)}});
 }
 
 Renewal PortTable::KeepAlive(LeaseId lease, MonotonicTime now) {

@@ -69,8 +69,8 @@ class PortTable {
   /// The holders of `coordinates`, in their order.
   /// kNotFound, ENGINE_NOT_FOUND. kInvalidArgument, INVALID_FIELD: outside the shape.
   /// kUnavailable, ENGINE_NOT_READY with "missing": wait.
-  absl::StatusOr<std::vector<RankView>> Resolve(
-      const EngineKey& key, absl::Span<const RankCoordinate> coordinates) const;
+  absl::StatusOr<std::vector<RankView>> Resolve(const EngineKey& key,
+                                                absl::Span<const RankCoordinate> coordinates) const;
 
   /// Known engines from `from` on, in order, of one namespace or of all: at most `limit`, and no
   /// more after `max_ranks` ranks have been listed. `next` is where to go on, if there is more.
@@ -98,7 +98,8 @@ class PortTable {
     size_t engines_not_ready = 0;
     size_t leases = 0;
     size_t cells = 0;
-    int64_t registrations = 0;  ///< claims granted that made a lease; the following likewise since start
+    int64_t registrations =
+        0;  ///< claims granted that made a lease; the following likewise since start
     int64_t expiries = 0;
     int64_t supersedes = 0;
     int64_t deregistrations = 0;

@@ -70,9 +70,7 @@ class RoomDirectory {
   struct SlotHash {
     using is_transparent = void;
     const std::deque<Slot>* slots;
-    size_t operator()(const Name& name) const {
-      return absl::HashOf(name.engine, name.room);
-    }
+    size_t operator()(const Name& name) const { return absl::HashOf(name.engine, name.room); }
     size_t operator()(uint32_t slot) const {
       return absl::HashOf((*slots)[slot].engine, (*slots)[slot].room);
     }

@@ -90,8 +90,8 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
 }
 
 absl::Status WritePortFile(const std::string& path, int grpc, int health, int metrics) {
-  const std::string text = absl::StrCat("{\"grpc\":", grpc, ",\"health\":", health,
-                                        ",\"metrics\":", metrics, "}\n");
+  const std::string text =
+      absl::StrCat("{\"grpc\":", grpc, ",\"health\":", health, ",\"metrics\":", metrics, "}\n");
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   constexpr mode_t kMode = 0644;
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);

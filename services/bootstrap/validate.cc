@@ -97,8 +97,8 @@ size_t CharacterCount(absl::string_view text) {
 absl::StatusOr<absl::Duration> ReadDuration(absl::string_view field,
                                             const google::protobuf::Duration& duration,
                                             absl::Duration low, absl::Duration high) {
-  const std::string allowed = absl::StrCat(absl::FormatDuration(low), " to ",
-                                           absl::FormatDuration(high));
+  const std::string allowed =
+      absl::StrCat(absl::FormatDuration(low), " to ", absl::FormatDuration(high));
   constexpr int64_t kMaxSeconds = 315'576'000'000;  // of google.protobuf.Duration
   constexpr int32_t kMaxNanos = 999'999'999;
   const bool in_form = duration.seconds() >= 0 && duration.seconds() <= kMaxSeconds &&
@@ -215,7 +215,8 @@ absl::StatusOr<RankInfo> ReadInfo(const v1::RegisterRequest& request, const Requ
 
 absl::StatusOr<EngineKey> ReadKey(const v1::EngineKey& key) {
   EngineKey result;
-  PAGEFERRY_ASSIGN_OR_RETURN(result.name_space, ReadNamespace("engine.namespace", key.namespace_()));
+  PAGEFERRY_ASSIGN_OR_RETURN(result.name_space,
+                             ReadNamespace("engine.namespace", key.namespace_()));
   PAGEFERRY_RETURN_IF_ERROR(CheckName("engine.engine_id", key.engine_id()));
   result.engine = EngineId(key.engine_id());
   return result;
@@ -298,8 +299,8 @@ absl::StatusOr<ResolveQuery> ReadResolveRanks(const v1::ResolveRanksRequest& req
   for (const auto& coordinate : request.coordinates()) {
     query.coordinates.push_back(ReadCoordinate(coordinate));
   }
-  PAGEFERRY_ASSIGN_OR_RETURN(
-      query.wait, ReadDuration("wait", request.wait(), absl::ZeroDuration(), kMaxWait));
+  PAGEFERRY_ASSIGN_OR_RETURN(query.wait,
+                             ReadDuration("wait", request.wait(), absl::ZeroDuration(), kMaxWait));
   return query;
 }
 
@@ -312,8 +313,7 @@ absl::StatusOr<PlaceQuery> ReadPlaceRooms(const v1::PlaceRoomsRequest& request) 
     if (placement.room_id() < 0) {
       return Bad("placements.room_id", absl::StrCat(placement.room_id()), "0 or more");
     }
-    PAGEFERRY_RETURN_IF_ERROR(
-        CheckRange("placements.dp_rank", placement.dp_rank(), 0, kMaxDpRank));
+    PAGEFERRY_RETURN_IF_ERROR(CheckRange("placements.dp_rank", placement.dp_rank(), 0, kMaxDpRank));
     query.placements.push_back({RoomId(placement.room_id()), placement.dp_rank()});
   }
   if (request.has_ttl()) {
@@ -332,8 +332,8 @@ absl::StatusOr<LookupQuery> ReadLookupRooms(const v1::LookupRoomsRequest& reques
     if (room < 0) return Bad("room_ids", absl::StrCat(room), "0 or more");
     query.rooms.emplace_back(room);
   }
-  PAGEFERRY_ASSIGN_OR_RETURN(
-      query.wait, ReadDuration("wait", request.wait(), absl::ZeroDuration(), kMaxWait));
+  PAGEFERRY_ASSIGN_OR_RETURN(query.wait,
+                             ReadDuration("wait", request.wait(), absl::ZeroDuration(), kMaxWait));
   return query;
 }
 

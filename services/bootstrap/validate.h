@@ -18,12 +18,10 @@
 /// TOO_LARGE or BAD_ENDPOINT. Pure; nothing here asks a resolver.
 namespace pageferry::bootstrap {
 
-namespace v1 = pageferry::bootstrap::v1;
-
 /// What the operator allows, within the bounds of the contract.
 struct RequestLimits {
   absl::Duration default_ttl = absl::Seconds(3);
-  absl::Duration min_ttl = absl::Seconds(1);  ///< a wish below it is raised to it
+  absl::Duration min_ttl = absl::Seconds(1);   ///< a wish below it is raised to it
   absl::Duration max_ttl = absl::Minutes(10);  ///< a wish above it is lowered to it
   bool allow_loopback_endpoints = false;
 };

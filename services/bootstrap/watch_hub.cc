@@ -7,18 +7,6 @@
 #include "libs/common/error.h"
 
 namespace pageferry::bootstrap {
-namespace {
-
-absl::Status TooLarge(size_t bytes, size_t allowed) {
-  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kTooLarge,
-                   "what the watch must send does not fit a message; watch fewer engines",
-                   {{"field", "engines"},
-                    {"value", absl::StrCat(bytes)},
-                    {"allowed", absl::StrCat(allowed)}});
-}
-
-}  // namespace
-
 WatchHub::WatchHub(const Options& options, TableVersion version, std::function<bool()> warming_up,
                    const Clock& clock, Scheduler& scheduler)
     : options_(options),
@@ -113,9 +101,9 @@ absl::Status WatchHub::Add(std::shared_ptr<Watcher> watcher) {
     return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "the service is draining");
   }
   if (watchers_.size() >= options_.max_watchers) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, Reason::kLimitReached, "too many watchers",
-        {{"limit", "max_watchers"}, {"value", absl::StrCat(options_.max_watchers)}});
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
+                     "too many watchers",
+                     {{"limit", "max_watchers"}, {"value", absl::StrCat(options_.max_watchers)}});
   }
   const Watcher* const key = watcher.get();
   watchers_.emplace(key, std::move(watcher));
@@ -142,8 +130,8 @@ WatchHub::News WatchHub::Collect(Cursor& cursor) const {
   News news{.before = cursor.position_, .version = index_.version(), .warming_up = warming_up};
   if (cursor.needs_snapshot_ || (cursor.was_warming_up_ && !warming_up)) {
     news.snapshot = true;
-    auto at = cursor.name_space_ ? engines_.lower_bound({*cursor.name_space_, {}})
-                                 : engines_.begin();
+    auto at =
+        cursor.name_space_ ? engines_.lower_bound({*cursor.name_space_, {}}) : engines_.begin();
     for (; at != engines_.end(); ++at) {
       if (cursor.name_space_ && at->first.name_space != *cursor.name_space_) break;
       if (Matches(cursor, at->first)) news.engines.push_back(at->second);
@@ -151,15 +139,16 @@ WatchHub::News WatchHub::Collect(Cursor& cursor) const {
     cursor.needs_snapshot_ = false;
     cursor.was_warming_up_ = warming_up;
   } else {
-    index_.VisitSince(cursor.position_, !cursor.with_ranks_,
-                      [&](const EngineKey& key, bool removed) {
-                        if (!Matches(cursor, key)) return;
-                        if (removed) {
-                          news.removed.push_back(key);
-                        } else {
-                          news.engines.push_back(engines_.at(key));
-                        }
-                      });
+    const auto visit = [&](const EngineKey& key, bool removed)
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                             if (!Matches(cursor, key)) return;
+                             if (removed) {
+                               news.removed.push_back(key);
+                             } else {
+                               news.engines.push_back(engines_.at(key));
+                             }
+                           };
+    index_.VisitSince(cursor.position_, !cursor.with_ranks_, visit);
   }
   cursor.position_ = news.version;
   return news;
@@ -174,9 +163,9 @@ absl::StatusOr<std::vector<WatchMessage>> WatchHub::Take(Cursor& cursor) const {
   size_t size = 0;
   for (const auto& engine : news.engines) {
     SharedBytes field = engine->Field(cursor.with_ranks_);
-    if (field->size() > allowed) return TooLarge(field->size(), allowed);
+    if (field->size() > allowed) return TooLargeToSend(field->size(), allowed);
     if (size + field->size() > allowed) {
-      if (news.snapshot) return TooLarge(size + field->size(), allowed);
+      if (news.snapshot) return TooLargeToSend(size + field->size(), allowed);
       // Whoever resumes from a part must get the rest again: it has the version before.
       messages.push_back(MakeChange(news.before, std::exchange(fields, {}), {}));
       size = 0;
@@ -192,9 +181,8 @@ absl::StatusOr<std::vector<WatchMessage>> WatchHub::Take(Cursor& cursor) const {
   if (size + removed_size > allowed && !fields.empty()) {
     messages.push_back(MakeChange(news.before, std::exchange(fields, {}), {}));
   }
-  messages.push_back(news.snapshot
-                         ? MakeSnapshot(news.version, std::move(fields), news.warming_up)
-                         : MakeChange(news.version, std::move(fields), news.removed));
+  messages.push_back(news.snapshot ? MakeSnapshot(news.version, std::move(fields), news.warming_up)
+                                   : MakeChange(news.version, std::move(fields), news.removed));
   return messages;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 /// A slice that shares the piece's memory.
 grpc::Slice Share(const SharedBytes& piece) {
-  auto* const holder = new SharedBytes(piece);  // NOLINT: owned by the slice
+  auto* const holder = new SharedBytes(piece);              // NOLINT: owned by the slice
   return {const_cast<char*>(piece->data()), piece->size(),  // NOLINT: slices are not written to
           [](void* user) { delete static_cast<SharedBytes*>(user); }, holder};
 }

@@ -1,4 +1,4 @@
-"""pageferry-bootstrap as a process, spoken to by stubs that grpc_tools generates from protos/ alone.
+"""pageferry-bootstrap as a process, spoken to by stubs generated from protos/ alone.
 
 The program is looked for in $PAGEFERRY_BIN_DIR, then $PAGEFERRY_BIN, then build/dev/bin.
 """

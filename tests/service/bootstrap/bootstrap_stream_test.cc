@@ -215,7 +215,8 @@ TEST_F(BootstrapTest, ASlowWatcherIsCutOffAndDelaysNobody) {
     return request;
   };
   const auto slow_channel = MakeChannel(server_->address());
-  const auto slow_stub = v1::Bootstrap::NewStub(slow_channel);
+  const std::unique_ptr<v1::Bootstrap::StubInterface> slow_stub =
+      v1::Bootstrap::NewStub(slow_channel);
   WatchClient slow(*slow_stub, Watch(), /*lazy=*/true);
   WatchClient quick(*stub_, Watch());
   EXPECT_EQ(Text(quick.Next()), "snapshot");

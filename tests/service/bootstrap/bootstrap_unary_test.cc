@@ -8,7 +8,7 @@ namespace pageferry::bootstrap {
 namespace {
 
 using absl::StatusCode;
-using Stub = v1::Bootstrap::Stub;
+using Stub = v1::Bootstrap::StubInterface;
 
 std::set<std::string> MissingNames(const absl::Status& status) {
   std::set<std::string> names;
@@ -115,8 +115,7 @@ TEST_F(BootstrapTest, AMismatchNamesTheFieldAndBothValuesUntilTheLastLeaseHasEnd
   other_shape.mutable_shape()->set_tp(8);
   const absl::Status shape = Register(other_shape).status();
   EXPECT_THAT(shape, StatusIs(StatusCode::kFailedPrecondition, Reason::kShapeMismatch));
-  EXPECT_EQ(MetadataOf(shape),
-            (ErrorMetadata{{"field", "shape.tp"}, {"have", "4"}, {"got", "8"}}));
+  EXPECT_EQ(MetadataOf(shape), (ErrorMetadata{{"field", "shape.tp"}, {"have", "4"}, {"got", "8"}}));
   auto other_profile = Claim(1);
   other_profile.mutable_profile()->set_page_tokens(32);
   const absl::Status profile = Register(other_profile).status();
@@ -195,7 +194,8 @@ TEST_F(BootstrapTest, AWaitEndsByItsTimeWithTheReason) {
 
 TEST_F(BootstrapTest, ACancelledCallWaitsNoLonger) {
   grpc::ClientContext context;
-  Async<absl::StatusOr<v1::ResolveRanksResponse>> resolve([&] { return Resolve({0}, 60, &context); });
+  Async<absl::StatusOr<v1::ResolveRanksResponse>> resolve(
+      [&] { return Resolve({0}, 60, &context); });
   grpc::ClientContext other;
   Async<absl::StatusOr<std::string>> lookup([&] { return Lookup({1}, 60, &other); });
   ASSERT_TRUE(WaitingCalls(2));
@@ -205,7 +205,8 @@ TEST_F(BootstrapTest, ACancelledCallWaitsNoLonger) {
   ASSERT_TRUE(WaitingCalls(0));
   EXPECT_THAT(resolve.Get(), StatusIs(StatusCode::kCancelled));
   EXPECT_TRUE(Eventually([&] {
-    return Metric("pageferry_bootstrap_rpcs_total{code=\"cancelled\",method=\"resolve_ranks\"}") == 1;
+    return Metric("pageferry_bootstrap_rpcs_total{code=\"cancelled\",method=\"resolve_ranks\"}") ==
+           1;
   }));
 }
 
@@ -240,6 +241,38 @@ TEST_F(BootstrapTest, EnginesAreListedPageByPage) {
   EXPECT_EQ(second.next_page_token(), "");
   request.set_page_token("elsewhere/a");
   EXPECT_THAT(Call(&Stub::ListEngines, request), HasReason(Reason::kInvalidField));
+}
+
+TEST_F(BootstrapTest, AnswersThatDoNotFitAMessageAreCutIntoPagesOrRefused) {
+  ServerOptions options;
+  options.max_message = ByteCount(64 << 10);
+  StartWarmServer(options);
+  const auto register_ranks = [&](int from, int to, const std::string& engine) {
+    for (int rank = from; rank < to; ++rank) {
+      auto request = Claim(rank, engine);
+      for (int label = 0; label < 32; ++label) {  // 4 KiB
+        (*request.mutable_labels())[std::string(61, 'a') + absl::StrCat(10 + label)] =
+            std::string(63, 'v');
+      }
+      ASSERT_THAT(Register(request), IsOk());
+    }
+  };
+  for (const char* engine : {"a", "b", "prefill-0"}) register_ranks(0, 7, engine);
+  v1::ListEnginesRequest request;
+  request.set_include_ranks(true);
+  std::string names;
+  do {
+    ASSERT_OK_AND_ASSIGN(const auto page, Call(&Stub::ListEngines, request));
+    for (const auto& engine : page.engines()) names += engine.key().engine_id() + " ";
+    names += "| ";
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_EQ(names, "a b | prefill-0 | ");
+  register_ranks(7, kRanks, "prefill-0");
+  EXPECT_THAT(GetEngine("a"), IsOk());
+  EXPECT_THAT(GetEngine(), StatusIs(StatusCode::kResourceExhausted, Reason::kTooLarge));
+  EXPECT_THAT(Resolve({0, 1, 2}), IsOk());
+  EXPECT_THAT(Resolve(std::vector<int>(100)), HasReason(Reason::kTooLarge));
 }
 
 TEST_F(BootstrapTest, BatchesAreBounded) {

@@ -39,15 +39,16 @@ class NaiveTable {
   }
 
   std::map<LeaseId, Lease> leases;
-  std::map<std::pair<int, int64_t>, int64_t> youngest;             // (engine, cell) -> life
-  std::map<std::pair<int, int64_t>, int64_t> epoch_of_cell;        // highest given
+  std::map<std::pair<int, int64_t>, int64_t> youngest;       // (engine, cell) -> life
+  std::map<std::pair<int, int64_t>, int64_t> epoch_of_cell;  // highest given
   std::map<std::tuple<int, int64_t, int64_t>, int64_t> epoch_of_life;
 };
 
 class OracleTest : public testing::TestWithParam<int> {};
 
 TEST_P(OracleTest, AgreesWithANaiveTable) {
-  const uint64_t seed = GetParam() == 0 ? std::random_device()() : static_cast<uint64_t>(GetParam());
+  const uint64_t seed =
+      GetParam() == 0 ? std::random_device()() : static_cast<uint64_t>(GetParam());
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };

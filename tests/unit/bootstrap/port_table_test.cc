@@ -17,9 +17,8 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 PortTable::Options Options() {
-  return {.epoch_floor = Epoch(1000),
-          .lease_floor = LeaseId(500),
-          .version_floor = TableVersion(9000)};
+  return {
+      .epoch_floor = Epoch(1000), .lease_floor = LeaseId(500), .version_floor = TableVersion(9000)};
 }
 
 std::vector<RankCoordinate> AllRanks() {

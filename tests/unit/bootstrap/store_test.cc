@@ -27,7 +27,8 @@ TEST(ChangeIndexTest, AReaderCatchesUpFromAnyVersionToTheSameState) {
   std::mt19937_64 random(seed);
   ChangeIndex index(TableVersion(100), /*max_removed=*/3);
   std::map<std::string, int64_t> state;  // engine -> version of its last change
-  std::vector<std::pair<TableVersion, std::map<std::string, int64_t>>> history = {{TableVersion(100), {}}};
+  std::vector<std::pair<TableVersion, std::map<std::string, int64_t>>> history = {
+      {TableVersion(100), {}}};
   for (int64_t version = 101; version < 600; ++version) {
     const std::string name = absl::StrCat(random() % 12);
     const bool removed = state.contains(name) && random() % 3 == 0;
@@ -178,10 +179,10 @@ TEST_F(MemoryStoreTest, WaitsAreBoundedAndEndOnceByTimeCancellationOrDrain) {
   Open({.max_waiting = 3});
   std::vector<std::string> ends;
   const auto wait = [&](absl::Duration time) {
-    return store_->ResolveRanks(Key(), {{}}, clock_.Now() + time,
-                                [&](absl::StatusOr<RanksAnswer> answer) {
-                                  ends.emplace_back(absl::StatusCodeToString(answer.status().code()));
-                                });
+    return store_->ResolveRanks(
+        Key(), {{}}, clock_.Now() + time, [&](absl::StatusOr<RanksAnswer> answer) {
+          ends.emplace_back(absl::StatusCodeToString(answer.status().code()));
+        });
   };
   wait(absl::Seconds(1));
   const WaitId second = wait(absl::Seconds(60));

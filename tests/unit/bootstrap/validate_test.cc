@@ -63,9 +63,8 @@ TEST(ValidateTest, AGoodRegisterIsReadWhole) {
 }
 
 TEST(ValidateTest, TheTtlIsTheDefaultOrMovedIntoWhatTheOperatorAllows) {
-  const RequestLimits limits{.default_ttl = absl::Seconds(7),
-                             .min_ttl = absl::Seconds(2),
-                             .max_ttl = absl::Seconds(9)};
+  const RequestLimits limits{
+      .default_ttl = absl::Seconds(7), .min_ttl = absl::Seconds(2), .max_ttl = absl::Seconds(9)};
   auto request = Good();
   EXPECT_EQ(ReadRegister(request, limits)->ttl, absl::Seconds(7));
   request.mutable_ttl()->set_seconds(1);
@@ -137,8 +136,7 @@ TEST(ValidateTest, EachBadFieldOfARegisterIsNamed) {
       {Reason::kInvalidField, "endpoint.host", [](R& r) { r.mutable_endpoint()->clear_host(); }},
       {Reason::kInvalidField, "endpoint.port",
        [](R& r) { r.mutable_endpoint()->set_port(65'536); }},
-      {Reason::kBadEndpoint, "endpoint",
-       [](R& r) { r.mutable_endpoint()->set_host("0.0.0.0"); }},
+      {Reason::kBadEndpoint, "endpoint", [](R& r) { r.mutable_endpoint()->set_host("0.0.0.0"); }},
       {Reason::kBadEndpoint, "metrics_endpoint",
        [](R& r) {
          r.mutable_metrics_endpoint()->set_host("::");
@@ -152,8 +150,7 @@ TEST(ValidateTest, EachBadFieldOfARegisterIsNamed) {
       {Reason::kInvalidField, "last_epoch", [](R& r) { r.set_last_epoch(-1); }},
       {Reason::kUnknownEnum, "dp_policy",
        [](R& r) { r.set_dp_policy(static_cast<v1::DpPolicy>(9)); }},
-      {Reason::kInvalidField, "dp_policy",
-       [](R& r) { r.set_dp_policy(v1::DP_POLICY_DIRECTORY); }},
+      {Reason::kInvalidField, "dp_policy", [](R& r) { r.set_dp_policy(v1::DP_POLICY_DIRECTORY); }},
       {Reason::kInvalidField, "labels",
        [](R& r) {
          for (int i = 0; i < 33; ++i) (*r.mutable_labels())[absl::StrCat(i)] = "";
@@ -184,15 +181,35 @@ TEST(ValidateTest, EachBadFieldOfARegisterIsNamed) {
 TEST(ValidateTest, EndpointsThatOthersCannotDialAreRefused) {
   const std::string label63(63, 'a');
   const std::vector<std::string> reachable = {
-      "10.0.0.1", "2001:db8::1", "fe80::1", "::ffff:10.0.0.1", "node-3", "a.b.svc.cluster.local",
-      "a.b.", "under_score", "1host", label63 + "." + label63};
-  const std::vector<std::string> loopback = {"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1",
-                                             "localhost", "LOCALHOST.", "a.localhost"};
-  const std::vector<std::string> never = {
-      "0.0.0.0", "0.1.2.3", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "224.0.0.1",
-      "255.255.255.255", "ff02::1", "*", "[::1]", "10.0.0.1:80", "127.1", "0x7f.1", "2130706433",
-      "a..b", "-a", "a-", "a b", "fe80::1%eth0", std::string(64, 'a'), std::string(254, 'a'),
-      "caf\xc3\xa9", std::string("a\0b", 3)};
+      "10.0.0.1", "2001:db8::1",           "fe80::1", "::ffff:10.0.0.1",
+      "node-3",   "a.b.svc.cluster.local", "a.b.",    "under_score",
+      "1host",    label63 + "." + label63};
+  const std::vector<std::string> loopback = {"127.0.0.1",        "127.9.9.9", "::1",
+                                             "::ffff:127.0.0.1", "localhost", "LOCALHOST.",
+                                             "a.localhost"};
+  const std::vector<std::string> never = {"0.0.0.0",
+                                          "0.1.2.3",
+                                          "::",
+                                          "0:0:0:0:0:0:0:0",
+                                          "::ffff:0.0.0.0",
+                                          "224.0.0.1",
+                                          "255.255.255.255",
+                                          "ff02::1",
+                                          "*",
+                                          "[::1]",
+                                          "10.0.0.1:80",
+                                          "127.1",
+                                          "0x7f.1",
+                                          "2130706433",
+                                          "a..b",
+                                          "-a",
+                                          "a-",
+                                          "a b",
+                                          "fe80::1%eth0",
+                                          std::string(64, 'a'),
+                                          std::string(254, 'a'),
+                                          "caf\xc3\xa9",
+                                          std::string("a\0b", 3)};
   for (const std::string& host : reachable) {
     EXPECT_THAT(CheckEndpoint({host, 1}, "endpoint", false), IsOk()) << host;
   }
