@@ -28,8 +28,8 @@ absl::Status CutShort(absl::string_view side) {
 
 struct LocalTransport::Target {
   RegionBytes bytes;
-  // Null where the memory cannot be damaged.
-  const std::atomic<bool>* damaged = nullptr;
+  // Null where the memory is not shared and cannot be damaged.
+  const SharedMapping::Slot* slot = nullptr;
   // Writes that may touch it. Grows only with the transport's mutex held.
   std::atomic<int64_t> uses{0};
 };
@@ -97,9 +97,8 @@ class LocalTransport::Job final : public SliceJob {
       if (pool->damaged()) return CutShort("source");
     }
     for (const auto& target : targets_) {
-      if (target->damaged != nullptr && target->damaged->load(std::memory_order_acquire)) {
+      if (target->slot != nullptr && SharedMapping::Damaged(*target->slot))
         return CutShort("target");
-      }
     }
     return absl::OkStatus();
   }
@@ -161,7 +160,7 @@ absl::StatusOr<RemoteRegion> LocalTransport::MapRegion(const OwnRegion& region) 
   }
   auto target = std::make_shared<Target>();
   target->bytes = {region.data, region.size.value()};
-  target->damaged = SharedMapping::DamagedFlagOf(region.data);
+  target->slot = SharedMapping::SlotOf(region.data);
   targets_.emplace(region.id, std::move(target));
   return RemoteRegion{.id = region.id, .size = region.size, .local = region.local};
 }

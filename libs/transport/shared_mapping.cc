@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,48 +17,66 @@
 
 namespace pageferry::transport {
 
+// The handler may run inside ThreadSanitizer's own functions for atomics, which are not reentrant:
+// all that it reads and writes is kept from instrumentation.
+#if defined(__clang__)
+#define PAGEFERRY_NOT_INSTRUMENTED __attribute__((disable_sanitizer_instrumentation, noinline))
+#else
+#define PAGEFERRY_NOT_INSTRUMENTED
+#endif
+
 // Slots are reused, never freed: the handler walks the list without a lock. end is 0 while a slot
-// is free; it is set last and cleared first.
+// is free; it is set last and cleared first. Accessed by Load and Store alone.
 struct SharedMapping::Slot {
-  std::atomic<uintptr_t> begin{0};
-  std::atomic<uintptr_t> end{0};
-  std::atomic<bool> writable{false};
-  std::atomic<bool> damaged{false};
-  Slot* next = nullptr;
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  uintptr_t writable = 0;
+  uintptr_t damaged = 0;
+  Slot* next = nullptr;  // constant once the slot is in the list
 };
 
 namespace {
 
 using Slot = SharedMapping::Slot;
 
-std::atomic<Slot*> slots{nullptr};
+Slot* slots = nullptr;
 struct sigaction previous_action;
 uintptr_t page_size = 4096;
 
-Slot* FindSlot(uintptr_t address) {
-  for (Slot* slot = slots.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
-    const uintptr_t end = slot->end.load(std::memory_order_acquire);
-    const uintptr_t begin = slot->begin.load(std::memory_order_acquire);
-    if (address >= begin && address < end && slot->end.load(std::memory_order_relaxed) == end) {
-      return slot;
-    }
+template <class T>
+PAGEFERRY_NOT_INSTRUMENTED T Load(const T& word) {
+  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+}
+
+template <class T>
+PAGEFERRY_NOT_INSTRUMENTED void Store(T& word, T value) {
+  __atomic_store_n(&word, value, __ATOMIC_SEQ_CST);
+}
+
+PAGEFERRY_NOT_INSTRUMENTED Slot* FindSlot(uintptr_t address) {
+  for (Slot* slot = Load(slots); slot != nullptr; slot = slot->next) {
+    const uintptr_t end = Load(slot->end);
+    const uintptr_t begin = Load(slot->begin);
+    if (address >= begin && address < end && Load(slot->end) == end) return slot;
   }
   return nullptr;
 }
 
-// Async-signal-safe: atomics and mmap.
-bool ReplacePage(const siginfo_t& info) {
+// Async-signal-safe: a bare system call, for ThreadSanitizer's mmap takes locks.
+PAGEFERRY_NOT_INSTRUMENTED bool ReplacePage(const siginfo_t& info) {
   if (info.si_code <= 0) return false;  // sent by somebody, not a fault
   const auto address = reinterpret_cast<uintptr_t>(info.si_addr);
   Slot* slot = FindSlot(address);
   if (slot == nullptr) return false;
-  slot->damaged.store(true, std::memory_order_release);
-  const int access = slot->writable.load() ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
-  return mmap(page, page_size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+  Store(slot->damaged, uintptr_t{1});
+  const int access = Load(slot->writable) != 0 ? PROT_READ | PROT_WRITE : PROT_READ;
+  const uintptr_t page = address & ~(page_size - 1);
+  const int64_t placed =
+      syscall(SYS_mmap, page, page_size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return static_cast<uintptr_t>(placed) == page;
 }
 
-void OnBusError(int signal, siginfo_t* info, void* context) {
+PAGEFERRY_NOT_INSTRUMENTED void OnBusError(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   if (!ReplacePage(*info)) {
     if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
@@ -94,18 +113,18 @@ absl::Mutex& SlotsMutex() {
 
 Slot* TakeSlot(const void* data, size_t size, bool writable) {
   const absl::MutexLock lock(&SlotsMutex());
-  Slot* slot = slots.load(std::memory_order_relaxed);
-  while (slot != nullptr && slot->end.load(std::memory_order_relaxed) != 0) slot = slot->next;
+  Slot* slot = slots;
+  while (slot != nullptr && Load(slot->end) != 0) slot = slot->next;
   if (slot == nullptr) {
     slot = new Slot;
-    slot->next = slots.load(std::memory_order_relaxed);
-    slots.store(slot, std::memory_order_release);
+    slot->next = slots;
+    Store(slots, slot);
   }
   const auto begin = reinterpret_cast<uintptr_t>(data);
-  slot->begin.store(begin, std::memory_order_release);
-  slot->writable.store(writable, std::memory_order_release);
-  slot->damaged.store(false, std::memory_order_release);
-  slot->end.store(begin + size, std::memory_order_release);
+  Store(slot->begin, begin);
+  Store(slot->writable, uintptr_t{writable});
+  Store(slot->damaged, uintptr_t{0});
+  Store(slot->end, begin + size);
   return slot;
 }
 
@@ -146,16 +165,15 @@ SharedMapping::~SharedMapping() {
   if (slot_ == nullptr) return;
   {
     const absl::MutexLock lock(&SlotsMutex());
-    slot_->end.store(0, std::memory_order_release);
+    Store(slot_->end, uintptr_t{0});
   }
   munmap(data_, static_cast<size_t>(size_.value()));
 }
 
-const std::atomic<bool>& SharedMapping::DamagedFlag() const { return slot_->damaged; }
-
-const std::atomic<bool>* SharedMapping::DamagedFlagOf(const void* address) {
-  Slot* slot = FindSlot(reinterpret_cast<uintptr_t>(address));
-  return slot == nullptr ? nullptr : &slot->damaged;
+const SharedMapping::Slot* SharedMapping::SlotOf(const void* address) {
+  return FindSlot(reinterpret_cast<uintptr_t>(address));
 }
+
+bool SharedMapping::Damaged(const Slot& slot) { return Load(slot.damaged) != 0; }
 
 }  // namespace pageferry::transport

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 
 #include "absl/status/statusor.h"
@@ -38,18 +37,16 @@ class SharedMapping {
 
   /// True when a page was missing when it was touched: what was read is zeros, what was written is
   /// lost. Never false again.
-  bool damaged() const { return slot_ != nullptr && DamagedFlag().load(std::memory_order_acquire); }
+  bool damaged() const { return slot_ != nullptr && Damaged(*slot_); }
 
-  /// The flag behind `damaged()` of the mapping that holds `address`; null for other memory. Never
-  /// dangles, but means something else once that mapping has gone.
-  static const std::atomic<bool>* DamagedFlagOf(const void* address);
-
-  /// What the handler keeps of a mapping.
+  /// What the handler knows of a mapping. Never freed, but used for another mapping in time.
   struct Slot;
+  /// That of the mapping which holds `address`; null for other memory.
+  static const Slot* SlotOf(const void* address);
+  /// As `damaged()`.
+  static bool Damaged(const Slot& slot);
 
  private:
-  const std::atomic<bool>& DamagedFlag() const;
-
   std::byte* data_ = nullptr;
   ByteCount size_;
   Slot* slot_ = nullptr;

@@ -78,20 +78,20 @@ TEST_F(SharedMappingTest, ManyThreadsOnOneMissingRange) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(SharedMappingTest, FlagIsFoundByAddress) {
-  const std::atomic<bool>* flag = nullptr;
+TEST_F(SharedMappingTest, SlotIsFoundByAddress) {
   {
     const SharedMapping mapping = Map(SharedMapping::Access::kReadWrite);
-    flag = SharedMapping::DamagedFlagOf(mapping.data() + kSize - 1);
-    ASSERT_NE(flag, nullptr);
-    EXPECT_EQ(SharedMapping::DamagedFlagOf(mapping.data()), flag);
-    EXPECT_NE(SharedMapping::DamagedFlagOf(mapping.data() + kSize), flag);
+    const SharedMapping::Slot* slot = SharedMapping::SlotOf(mapping.data() + kSize - 1);
+    ASSERT_NE(slot, nullptr);
+    EXPECT_EQ(SharedMapping::SlotOf(mapping.data()), slot);
+    EXPECT_NE(SharedMapping::SlotOf(mapping.data() + kSize), slot);
+    EXPECT_FALSE(SharedMapping::Damaged(*slot));
     Resize(0);
     Write(mapping, 0);
-    EXPECT_TRUE(*flag);
+    EXPECT_TRUE(SharedMapping::Damaged(*slot));
   }
-  int local = 0;
-  EXPECT_EQ(SharedMapping::DamagedFlagOf(&local), nullptr);
+  const int local = 0;
+  EXPECT_EQ(SharedMapping::SlotOf(&local), nullptr);
   Resize(kSize);
   EXPECT_FALSE(Map(SharedMapping::Access::kReadOnly).damaged());
 }
