@@ -133,7 +133,7 @@ struct Flags::Impl {
       } else if (equals != std::string::npos) {
         given[name].texts.push_back(argument.substr(equals + 1));
       } else if (flag->hint.empty()) {
-        given[name].texts.push_back("true");
+        given[name].texts.emplace_back("true");
       } else if (next_is_value) {
         given[name].texts.push_back(arguments[++i]);
       } else {

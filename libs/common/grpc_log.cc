@@ -25,8 +25,7 @@ namespace {
 LogArea grpc_log("grpc");
 
 void OnGrpcLog(gpr_log_func_args* line) {
-  static LogRateLimit* const limit =
-      new LogRateLimit(absl::Seconds(1), 20);  // NOLINT: used at exit
+  static auto* const limit = new LogRateLimit(absl::Seconds(1), 20);  // NOLINT: used at exit
   const LogLevel level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kVerbose;
   if (!grpc_log.enabled(level)) return;

@@ -54,10 +54,7 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
     auto ours = std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>();
-    plugins->erase(
-        std::remove_if(plugins->begin(), plugins->end(),
-                       [&ours](const auto& plugin) { return plugin->name() == ours->name(); }),
-        plugins->end());
+    std::erase_if(*plugins, [&ours](const auto& plugin) { return plugin->name() == ours->name(); });
     if (on_) plugins->push_back(std::move(ours));
   }
 

@@ -55,8 +55,7 @@ void FitTrailer(ErrorDetail& detail) {
   std::map<std::string, std::string> kept(detail.metadata().begin(), detail.metadata().end());
   kept[kTruncated] = "true";
   do {
-    const auto longest = std::max_element(
-        kept.begin(), kept.end(), [](const auto& a, const auto& b) { return Size(a) < Size(b); });
+    const auto longest = std::ranges::max_element(kept, {}, &Size);
     if (kept.size() <= kMaxEntries && longest->second.size() > 64) {
       longest->second = ValidUtf8(longest->second, longest->second.size() / 2);
     } else {
@@ -71,12 +70,12 @@ void FitTrailer(ErrorDetail& detail) {
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  std::string message = ValidUtf8(status.message(), kMaxTrailerMessageBytes);
-  if (ReasonOf(status) == Reason::kUnspecified) return {code, std::move(message)};
+  const std::string message = ValidUtf8(status.message(), kMaxTrailerMessageBytes);
+  if (ReasonOf(status) == Reason::kUnspecified) return {code, message};
   ErrorDetail detail;
   ToErrorDetail(status, detail);
   FitTrailer(detail);
-  return {code, std::move(message), detail.SerializeAsString()};
+  return {code, message, detail.SerializeAsString()};
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

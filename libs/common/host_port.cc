@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -107,7 +108,7 @@ bool IsGoodHost(absl::string_view host, bool bracketed) {
   in6_addr v6{};
   const std::string text(host.substr(0, host.find('%')));
   if (bracketed) return inet_pton(AF_INET6, text.c_str(), &v6) == 1;
-  return std::all_of(host.begin(), host.end(), [](unsigned char c) {
+  return std::ranges::all_of(host, [](unsigned char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
   });
 }
@@ -125,7 +126,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   HostPort result;
   const bool digits =
       !port.empty() && port.size() <= 5 &&
-      std::all_of(port.begin(), port.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
+      std::ranges::all_of(port, [](unsigned char c) { return absl::ascii_isdigit(c); });
   if (!digits || !absl::SimpleAtoi(port, &result.port) || result.port > 65535) return bad();
   const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
@@ -140,7 +141,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
 }
 
 std::string ToString(const HostPort& host_port) {
-  const bool brackets = host_port.host.find(':') != std::string::npos;
+  const bool brackets = absl::StrContains(host_port.host, ':');
   return brackets ? absl::StrCat("[", host_port.host, "]:", host_port.port)
                   : absl::StrCat(host_port.host, ":", host_port.port);
 }
@@ -159,7 +160,7 @@ bool IsWildcard(absl::string_view host) {
 bool IsLoopback(absl::string_view host) {
   const auto addresses = Resolve({std::string(host), 0});
   return addresses.ok() && !addresses->empty() &&
-         std::all_of(addresses->begin(), addresses->end(), IsLoopbackAddress);
+         std::ranges::all_of(*addresses, IsLoopbackAddress);
 }
 
 absl::StatusOr<std::string> NumericHost(absl::string_view host) {

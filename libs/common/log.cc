@@ -49,7 +49,7 @@ State& GlobalState() {
 }
 
 bool Contains(const std::vector<std::string>& names, absl::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 uint8_t LowestLevel(LogLevel level, const std::vector<std::string>& verbose,
@@ -118,8 +118,8 @@ void AppendQuoted(absl::string_view text, std::string& line) {
 
 bool IsPlain(absl::string_view text) {
   if (text.empty() || text.size() > kMaxTextBytes) return false;
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return c > 0x20 && c < 0x7F && c != '"' && c != '\\'; });
+  return std::ranges::all_of(text,
+                             [](char c) { return c > 0x20 && c < 0x7F && c != '"' && c != '\\'; });
 }
 
 void AppendText(LogFormat format, absl::string_view text, std::string& line) {
@@ -203,7 +203,7 @@ std::string FormatLogLine(LogFormat format, absl::Time time, LogLevel level, abs
     }
     return line;
   }
-  std::string line = absl::StrCat("{\"time\":\"", stamp, "\",\"level\":\"", LevelName(level), "\"");
+  std::string line = absl::StrCat(R"({"time":")", stamp, R"(","level":")", LevelName(level), "\"");
   const auto append = [&line](absl::string_view name, const LogValue& value) {
     line.push_back(',');
     AppendQuoted(name, line);

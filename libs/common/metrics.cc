@@ -35,7 +35,7 @@ struct GaugeFunction {
 
 bool ValidName(absl::string_view name) {
   return !name.empty() && name.front() >= 'a' && name.front() <= 'z' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
+         std::ranges::all_of(name, [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
          });
 }
@@ -43,7 +43,7 @@ bool ValidName(absl::string_view name) {
 bool ValidInfo(const MetricInfo& info, bool counter) {
   const bool total = absl::EndsWith(info.name, "_total");
   return ValidName(info.name) && total == counter && !info.help.empty() &&
-         std::all_of(info.labels.begin(), info.labels.end(), [](const MetricLabel& label) {
+         std::ranges::all_of(info.labels, [](const MetricLabel& label) {
            return ValidName(label.name) && !label.values.empty();
          });
 }
@@ -105,7 +105,7 @@ Metric MetricFamily<Metric>::At(std::initializer_list<absl::string_view> values)
   bool good = values.size() == data_->info.labels.size();
   for (size_t i = 0; good && i < values.size(); ++i) {
     const auto& allowed = data_->info.labels[i].values;
-    const auto place = std::find(allowed.begin(), allowed.end(), *(values.begin() + i));
+    const auto place = std::ranges::find(allowed, *(values.begin() + i));
     good = place != allowed.end();
     index = index * allowed.size() + static_cast<size_t>(place - allowed.begin());
   }

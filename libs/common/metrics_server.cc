@@ -176,7 +176,7 @@ struct MetricsServer::Impl {
     const ssize_t received = recv(connection.fd.number, buffer, sizeof(buffer), 0);
     if (received <= 0) return received < 0 && (errno == EAGAIN || errno == EINTR);
     connection.input.append(buffer, static_cast<size_t>(received));
-    const bool complete = connection.input.find("\r\n\r\n") != std::string::npos;
+    const bool complete = absl::StrContains(connection.input, "\r\n\r\n");
     if (!complete && connection.input.size() < kMaxRequestBytes) return true;
     connection.output = complete ? Answer(connection.input)
                                  : Format({.code = 400, .body = "request too long\n"}, true);
@@ -215,7 +215,7 @@ struct MetricsServer::Impl {
   }
 
   PageReply Route(absl::string_view path, bool readable) const {
-    const PageReply refused = {.code = 405, .body = "only GET and HEAD\n"};
+    PageReply refused = {.code = 405, .body = "only GET and HEAD\n"};
     if (path == "/metrics") {
       if (!readable) return refused;
       return {.content_type = "text/plain; version=0.0.4; charset=utf-8",

@@ -58,9 +58,9 @@ absl::Status CheckPageRuns(absl::Span<const PageRun> runs, int64_t pool_pages) {
   PAGEFERRY_RETURN_IF_ERROR(CheckEach(runs, pool_pages));
   const auto before = [](const PageRun& a, const PageRun& b) { return a.first < b.first; };
   std::vector<PageRun> sorted;
-  if (!std::is_sorted(runs.begin(), runs.end(), before)) {
+  if (!std::ranges::is_sorted(runs, before)) {
     sorted.assign(runs.begin(), runs.end());
-    std::sort(sorted.begin(), sorted.end(), before);
+    std::ranges::sort(sorted, before);
     runs = sorted;
   }
   for (size_t i = 1; i < runs.size(); ++i) {

@@ -67,8 +67,8 @@ Families ProcessMetrics::Collect() const {
     return i < fields.size() && absl::SimpleAtod(fields[i], &value) ? value : 0.0;
   };
   if (fields.size() > 21) {
-    const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-    const double page = static_cast<double>(sysconf(_SC_PAGESIZE));
+    const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+    const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
     Add("process_cpu_seconds_total", "User and system CPU time of this process.", kCounter,
         (field(11) + field(12)) / ticks, families);
     Add("process_threads", "Threads of this process.", kGauge, field(17), families);

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "libs/common/error.h"
@@ -87,7 +88,7 @@ absl::Status RemoveStale(const std::string& path) {
 
 absl::StatusOr<UnixSocketGuard> UnixSocketGuard::Acquire(absl::string_view path) {
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path) ||
-      path.find('\0') != absl::string_view::npos) {
+      absl::StrContains(path, '\0')) {
     return InvalidField("address", absl::StrCat("unix:", path), "a path of 1 to 107 bytes");
   }
   std::string text(path);

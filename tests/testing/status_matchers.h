@@ -12,9 +12,9 @@
 namespace pageferry {
 
 /// The status inside a Status or StatusOr.
-inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
+inline absl::Status StatusOf(const absl::Status& status) { return status; }
 template <class T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+absl::Status StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
@@ -57,6 +57,7 @@ MATCHER_P(IsOkAndHolds, inner, "is OK and holds a value that matches") {
 #define PAGEFERRY_TEST_CONCAT_INNER_(a, b) a##b
 #define PAGEFERRY_TEST_CONCAT_(a, b) PAGEFERRY_TEST_CONCAT_INNER_(a, b)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `lhs` may be a declaration.
 /// Assigns the value of a StatusOr, or ends the test function with a failure.
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
   PAGEFERRY_TEST_ASSIGN_(PAGEFERRY_TEST_CONCAT_(test_status_or_, __LINE__), lhs, expr)
@@ -64,3 +65,4 @@ MATCHER_P(IsOkAndHolds, inner, "is OK and holds a value that matches") {
   auto temp = (expr);                           \
   ASSERT_TRUE(temp.ok()) << temp.status();      \
   lhs = *std::move(temp)
+// NOLINTEND(bugprone-macro-parentheses)

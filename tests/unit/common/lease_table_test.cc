@@ -130,7 +130,7 @@ TEST(LeaseTableTest, AgreesWithAnOracleOnRandomSteps) {
           for (const auto& [k, e] : oracle) {
             if (e.expiry <= now) due.push_back({{e.expiry, e.order}, k});
           }
-          std::sort(due.begin(), due.end());
+          std::ranges::sort(due);
           if (due.size() > max) due.resize(max);
           std::vector<int> expected;
           for (const auto& [when, k] : due) {

@@ -129,6 +129,7 @@ TEST_F(MetricsServerTest, ServesPagesAndSurvivesOneThatThrows) {
 
 TEST_F(MetricsServerTest, ManyScrapesAtOnce) {
   std::vector<std::thread> scrapers;
+  scrapers.reserve(8);
   for (int i = 0; i < 8; ++i) {
     scrapers.emplace_back([this] {
       for (int j = 0; j < 5; ++j) {
