@@ -14,6 +14,13 @@ namespace pageferry::bootstrap {
 template <class Stream>
 class StreamSet {
  public:
+  StreamSet() = default;
+  StreamSet(const StreamSet&) = delete;
+  StreamSet& operator=(const StreamSet&) = delete;
+  /// Comes after the last Remove, also in the eyes of a checker that does not see how the gRPC
+  /// server waited for it.
+  ~StreamSet() { const absl::MutexLock lock(&mutex_); }
+
   /// False once stopped: end the stream.
   bool Add(const std::shared_ptr<Stream>& stream) {
     const absl::MutexLock lock(&mutex_);
