@@ -176,10 +176,10 @@ TEST(BackoffTest, ReplaysBySeedAndSpreadsBetweenSeeds) {
     firsts.push_back(one.Next());
     EXPECT_EQ(firsts.back(), same.Next());
   }
-  std::sort(firsts.begin(), firsts.end());
+  std::ranges::sort(firsts);
   EXPECT_LT(firsts.front(), absl::Milliseconds(110));
   EXPECT_GT(firsts.back(), absl::Milliseconds(190));
-  EXPECT_EQ(std::unique(firsts.begin(), firsts.end()), firsts.end());
+  EXPECT_TRUE(std::ranges::unique(firsts).empty());
   EXPECT_NE(RandomSeed(), RandomSeed());
 }
 
@@ -202,7 +202,7 @@ TEST(GateTest, CountsAndRunsTheCallbackWhenTheLastLeaves) {
   first->Release();
   EXPECT_EQ(calls, 0);
   Gate::Holder moved = *std::move(second);
-  second.reset();
+  second.reset();  // NOLINT(bugprone-use-after-move): a holder moved from holds nothing
   EXPECT_EQ(calls, 0);
   moved.Release();
   EXPECT_EQ(calls, 1);
