@@ -236,9 +236,9 @@ TEST_F(ReceiveRoomTest, BatchNamesEachBufferAndPageOnce) {
   EXPECT_THAT(steps[1].runs, ElementsAre(RunPair{0, 1, 1}));
   EXPECT_EQ(steps[2].entries->size(), 2u);
   EXPECT_THAT(steps[2].runs, ElementsAre(RunPair{5, 3, 1}));
-  // Layer 0 of K is first in the source's profile and last in the target's.
-  EXPECT_EQ(steps[0].entries->front().source_offset, ByteCount(3 * 8 * kPages));
-  EXPECT_EQ(steps[0].entries->front().target_offset, ByteCount(3 * 8 * kPages));
+  // The target lists V of layer 1 first, the source last.
+  EXPECT_EQ(steps[0].entries->front().source_offset, ByteCount(24 * kPages));
+  EXPECT_EQ(steps[0].entries->front().target_offset, ByteCount(24 * kPages));
 }
 
 TEST_F(ReceiveRoomTest, FullPrefixHitWithoutExtrasNeedsNoMove) {

@@ -101,7 +101,6 @@ TEST_F(SendRoomTest, EveryStateMeetsEveryEvent) {
       {"peer_abort", [&] { room_->End(EndedByPeer(AbortedByEngine("").tell), now_); }},
       {"deadline", [&] { room_->OnTimer(now_); }},
   };
-  const std::string failing = "event FAILED ";
   const auto fails = [](const std::string& own, const std::string& tell, bool seal) {
     return absl::StrCat("event FAILED ", own, tell.empty() ? "" : "; failed " + tell,
                         seal ? "; break" : "", "; event FAILED ", own, " drained");
