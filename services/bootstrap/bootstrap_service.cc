@@ -276,7 +276,7 @@ class Service final : public RawService {
   template <class ReadFunction>
   static auto Read(const grpc::CallbackServerContext& context, Action action, ReadFunction read)
       -> decltype(read()) {
-    const absl::Status allowed = Authorize(context, action);
+    absl::Status allowed = Authorize(context, action);
     if (!allowed.ok()) return allowed;
     return read();
   }

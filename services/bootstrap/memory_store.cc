@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kLeasesPerStep = 512;
 constexpr size_t kRoomsPerStep = 4096;
 constexpr size_t kRanksPerPage = 10'000;
+const absl::Duration kStall = absl::Seconds(1);  // a step that is later was stopped
+const absl::Duration kHold = absl::Seconds(2);   // then leases are not ended for so long
 
 PortTable::Options WithFloors(PortTable::Options options, absl::Time wall) {
   const int64_t millis = std::max<int64_t>(absl::ToUnixMillis(wall), 0);
@@ -329,7 +331,7 @@ void MemoryStore::SettleLocked(MonotonicTime now) {
   probe_.Superseded(counts.supersedes - counted_.supersedes);
   counted_ = counts;
   if (table_.has_changes() && !news_at_) news_at_ = now + options_.batch_delay;
-  MonotonicTime next = std::min(table_.NextExpiry(), rooms_.NextExpiry());
+  MonotonicTime next = std::min(std::max(table_.NextExpiry(), hold_until_), rooms_.NextExpiry());
   if (news_at_) next = std::min(next, *news_at_);
   if (next >= step_at_) return;
   scheduler_.Cancel(step_);
@@ -346,8 +348,9 @@ void MemoryStore::Step() {
   {
     const absl::MutexLock lock(&mutex_);
     const MonotonicTime now = clock_.Now();
+    if (now - step_at_ > kStall) hold_until_ = now + kHold;
     step_at_ = MonotonicTime::InfiniteFuture();
-    table_.ExpireUpTo(now, kLeasesPerStep);
+    if (now >= hold_until_) table_.ExpireUpTo(now, kLeasesPerStep);
     rooms_.ExpireUpTo(now, kRoomsPerStep);
     if (news_at_ && *news_at_ <= now) {
       news_at_.reset();

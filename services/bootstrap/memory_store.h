@@ -24,7 +24,9 @@ namespace pageferry::bootstrap {
 ///
 /// Thread-safe: one mutex, held for short steps. Borrows clock, scheduler and probe, which must
 /// outlive it. Epochs, lease ids and versions start above what an earlier life of the service gave
-/// out, by the wall clock at its start.
+/// out, by the wall clock at its start. A process that was stopped for a while does not take all
+/// ranks for dead when it goes on: those whose leases lapsed meanwhile have two seconds to come
+/// back.
 class MemoryStore final : public Store {
  public:
   struct Options {
@@ -99,6 +101,7 @@ class MemoryStore final : public Store {
   bool telling_ ABSL_GUARDED_BY(mutex_) = false;  // the listener is being called
   std::vector<absl::AnyInvocable<void()>> syncs_ ABSL_GUARDED_BY(mutex_);
   TaskId step_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime hold_until_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfinitePast();
   MonotonicTime step_at_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -79,7 +79,7 @@ absl::StatusOr<uint32_t> PortTable::FindOrMake(const Claim& claim) {
   if (found != slots_.end()) {
     const uint32_t slot = found->second;
     Engine& engine = engines_[slot];
-    const absl::Status agrees = engine.cells->CheckTraits(claim.traits);
+    absl::Status agrees = engine.cells->CheckTraits(claim.traits);
     if (agrees.ok()) {
       const RankIndex rank = ToRankIndex(claim.coordinate, claim.traits.shape);
       if (engine.cells->Find(rank) == nullptr) PAGEFERRY_RETURN_IF_ERROR(MakeRoom(false, slot));
@@ -100,7 +100,7 @@ absl::StatusOr<uint32_t> PortTable::FindOrMake(const Claim& claim) {
     memory = before->second;
     dropped_.erase(before);
   }
-  uint32_t slot = static_cast<uint32_t>(engines_.size());
+  auto slot = static_cast<uint32_t>(engines_.size());
   if (free_slots_.empty()) {
     engines_.emplace_back();
   } else {
@@ -308,6 +308,7 @@ PortTable::Counts PortTable::counts() const {
   counts.engines_not_ready = slots_.size() - ready_;
   counts.leases = leases_.size();
   counts.cells = cells_;
+  counts.remembered_leases = refs_.size();
   return counts;
 }
 

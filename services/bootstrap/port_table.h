@@ -98,6 +98,7 @@ class PortTable {
     size_t engines_not_ready = 0;
     size_t leases = 0;
     size_t cells = 0;
+    size_t remembered_leases = 0;  ///< at most two a cell
     int64_t registrations =
         0;  ///< claims granted that made a lease; the following likewise since start
     int64_t expiries = 0;

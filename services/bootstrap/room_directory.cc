@@ -80,7 +80,7 @@ MonotonicTime RoomDirectory::NextExpiry() const {
 
 uint32_t RoomDirectory::Intern(const EngineKey& key) {
   if (const auto found = engine_ids_.find(key); found != engine_ids_.end()) return found->second;
-  uint32_t engine = static_cast<uint32_t>(engines_.size());
+  auto engine = static_cast<uint32_t>(engines_.size());
   if (free_engines_.empty()) {
     engines_.emplace_back();
   } else {

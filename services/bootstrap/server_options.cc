@@ -97,12 +97,12 @@ absl::Status WritePortFile(const std::string& path, int grpc, int health, int me
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
   if (file < 0) return FileError(temporary);
   const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const absl::Status status = written ? absl::OkStatus() : FileError(temporary);
+  absl::Status status = written ? absl::OkStatus() : FileError(temporary);
   close(file);
   if (status.ok() && std::rename(temporary.c_str(), path.c_str()) == 0) return status;
-  const absl::Status failed = status.ok() ? FileError(path) : status;
+  if (status.ok()) status = FileError(path);
   unlink(temporary.c_str());
-  return failed;
+  return status;
 }
 
 }  // namespace pageferry::bootstrap

@@ -71,8 +71,7 @@ bool IsNamespaceCharacter(char c) {
 }
 
 absl::Status CheckName(absl::string_view field, absl::string_view name) {
-  if (!name.empty() && name.size() <= kMaxName &&
-      std::all_of(name.begin(), name.end(), IsNameCharacter)) {
+  if (!name.empty() && name.size() <= kMaxName && std::ranges::all_of(name, IsNameCharacter)) {
     return absl::OkStatus();
   }
   return Bad(field, name, "1 to 128 characters of [A-Za-z0-9._-]");
@@ -80,7 +79,7 @@ absl::Status CheckName(absl::string_view field, absl::string_view name) {
 
 absl::StatusOr<NamespaceName> ReadNamespace(absl::string_view field, absl::string_view name) {
   if (name.empty()) return NamespaceName("default");
-  if (name.size() > kMaxNamespace || !std::all_of(name.begin(), name.end(), IsNamespaceCharacter)) {
+  if (name.size() > kMaxNamespace || !std::ranges::all_of(name, IsNamespaceCharacter)) {
     return Bad(field, name, "at most 63 characters of [a-z0-9-]");
   }
   return NamespaceName(std::string(name));
@@ -203,7 +202,7 @@ absl::StatusOr<RankInfo> ReadInfo(const v1::RegisterRequest& request, const Requ
   }
   for (const std::string& transport : request.transports()) {
     if (transport.empty() || transport.size() > kMaxTransportText ||
-        !std::all_of(transport.begin(), transport.end(), IsNameCharacter)) {
+        !std::ranges::all_of(transport, IsNameCharacter)) {
       return Bad("transports", transport, "1 to 32 characters of [A-Za-z0-9._-]");
     }
     info.transports.push_back(transport);

@@ -131,6 +131,23 @@ TEST(PortTableTest, TheOlderLeaseLearnsThatItIsSuperseded) {
   EXPECT_EQ(table.counts().supersedes, 1);
 }
 
+TEST(PortTableTest, NoMoreThanTwoLeasesOfACellAreRemembered) {
+  PortTable table(Options());
+  for (int64_t start = 1; start <= 100; ++start) {
+    ASSERT_OK_AND_ASSIGN(const Grant grant, table.Register(MakeClaim({}, start), At(0)));
+    if (start % 3 == 0) {
+      table.Deregister(grant.lease, At(0));
+      ASSERT_THAT(table.Register(MakeClaim({}, start), At(0)), IsOk());
+    }
+  }
+  EXPECT_LE(table.counts().remembered_leases, 2);
+  EXPECT_EQ(table.counts().leases, 1);
+  table.ExpireUpTo(At(3), 100);
+  table.ExpireUpTo(At(1000), 100);
+  EXPECT_EQ(table.counts().remembered_leases, 0);
+  EXPECT_EQ(table.counts().cells, 0);
+}
+
 TEST(PortTableTest, AnotherShapeWaitsUntilTheLastLeaseHasEnded) {
   PortTable table(Options());
   ASSERT_OK_AND_ASSIGN(const Grant first, table.Register(MakeClaim(), At(0)));

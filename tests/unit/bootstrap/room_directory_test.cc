@@ -98,7 +98,7 @@ TEST(RoomDirectoryTest, AgreesWithANaiveOne) {
   for (int step = 0; step < 20'000; ++step) {
     now += static_cast<double>(random() % 3);
     const int engine = static_cast<int>(random() % 5);
-    const int64_t room = static_cast<int64_t>(random() % 30);
+    const auto room = static_cast<int64_t>(random() % 30);
     if (random() % 2 == 0) {
       const auto ttl = absl::Seconds(1 + random() % 20);
       const auto dp_rank = static_cast<int32_t>(random() % 4);

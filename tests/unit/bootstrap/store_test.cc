@@ -200,6 +200,34 @@ TEST_F(MemoryStoreTest, WaitsAreBoundedAndEndOnceByTimeCancellationOrDrain) {
   EXPECT_EQ(ends.size(), 5);
 }
 
+TEST_F(MemoryStoreTest, AStoppedProcessDoesNotTakeAllRanksForDead) {
+  FakeClock late;  // runs tasks after the time has passed
+  store_.reset();
+  store_.emplace(MemoryStore::Options{}, clock_, late, probe_);
+  store_->SetListener([this](const TableUpdate& update) {
+    absl::StrAppend(&told_, update.changes[0].view->live_count, " ");
+  });
+  ASSERT_OK_AND_ASSIGN(const Grant grant, Register(MakeClaim()));
+  ASSERT_THAT(Register(MakeClaim({.tp = 1})), IsOk());
+  clock_.Advance(absl::Milliseconds(10));
+  late.Advance(absl::Milliseconds(10));
+  EXPECT_EQ(Told(), "2 ");
+  clock_.Advance(absl::Seconds(10));
+  late.Advance(absl::Seconds(10));
+  EXPECT_EQ(Told(), "");
+  EXPECT_EQ(store_->stats().leases, 2);
+  EXPECT_EQ(Register(MakeClaim())->epoch, grant.epoch);
+  clock_.Advance(absl::Milliseconds(20));
+  late.Advance(absl::Milliseconds(20));
+  EXPECT_EQ(Told(), "2 ");
+  for (const absl::Duration step : {absl::Seconds(2), absl::Milliseconds(20)}) {
+    clock_.Advance(step);
+    late.Advance(step);
+  }
+  EXPECT_EQ(Told(), "1 ");
+  store_.reset();
+}
+
 TEST_F(MemoryStoreTest, ManyLeasesThatLapseAtOnceAllGoInBoundedSteps) {
   constexpr int kEngines = 3000;
   for (int engine = 0; engine < kEngines; ++engine) {
