@@ -62,8 +62,7 @@ function(pageferry_cc_test)
   set(target pageferry_${arg_NAME})
   add_executable(${target} ${arg_SRCS})
   _pageferry_common(${target} PRIVATE)
-  target_link_libraries(${target} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock Threads::Threads
-                                          pageferry::ours)
+  target_link_libraries(${target} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock pageferry::ours)
   if(NOT arg_NO_MAIN)
     target_link_libraries(${target} PRIVATE GTest::gmock_main)
   endif()
@@ -118,14 +117,15 @@ function(pageferry_test_headers)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/generated/test_headers.cc CONTENT "")
   add_library(pageferry_test_headers OBJECT ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
   target_link_libraries(pageferry_test_headers PRIVATE GTest::gtest GTest::gmock absl::statusor
-                                                       Threads::Threads pageferry::ours)
+                                                       pageferry::ours)
   target_precompile_headers(
     pageferry_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <map> <memory> <string> <vector>
     <absl/status/statusor.h>)
-  # What ccache asks for before it caches anything that has to do with precompiled headers.
+  # -pthread: protobuf's target brings it to some tests, and all must agree with the headers. The
+  # rest is what ccache asks for before it caches anything that has to do with precompiled headers.
   target_compile_options(
     pageferry_test_headers
-    PUBLIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+    PUBLIC -pthread $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
            "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endfunction()
 
