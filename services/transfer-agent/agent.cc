@@ -68,26 +68,6 @@ absl::StatusOr<HostPort> Advertised(const std::string& wish, const std::string& 
   return listens;
 }
 
-absl::StatusOr<TransportPolicy> PolicyOf(const AgentOptions& options) {
-  TransportPolicy policy;
-  PAGEFERRY_ASSIGN_OR_RETURN(policy.allowed, ParseTransportList(options.transports));
-  for (const transport::TransportKind kind : policy.allowed) {
-    if (kind != transport::TransportKind::kLocal) {
-      return MakeError(
-          absl::StatusCode::kUnimplemented, Reason::kUnsupported,
-          absl::StrCat("this release lacks the transport ", transport::TransportName(kind)),
-          {{"feature", std::string(transport::TransportName(kind))}});
-    }
-  }
-  if (!options.require_transport.empty()) {
-    policy.required = transport::ParseTransportName(options.require_transport);
-    if (!policy.required.has_value() || *policy.required != transport::TransportKind::kLocal) {
-      return InvalidField("require-transport", options.require_transport, "one of --transports");
-    }
-  }
-  return policy;
-}
-
 }  // namespace
 
 struct Agent::Impl {
@@ -107,8 +87,8 @@ struct Agent::Impl {
   RealClock& clock = RealClock::Get();
   MetricRegistry registry;
   AgentProbe probe{registry};
-  RealScheduler scheduler{clock};
   ThreadCoreLoop core_loop{clock};
+  RealScheduler scheduler{clock};  // goes before the loop that its tasks post to
   AgentLoop loop{core_loop, clock, scheduler};
   transport::LocalTransport local;
   // Reset in Stop, before what their tasks use goes.
@@ -374,7 +354,7 @@ absl::StatusOr<Agent> Agent::Start(const AgentOptions& options) {
   if (!used.agent_id.empty()) {
     PAGEFERRY_RETURN_IF_ERROR(CheckName("agent-id", used.agent_id, 128));
   }
-  PAGEFERRY_ASSIGN_OR_RETURN(TransportPolicy policy, PolicyOf(used));
+  PAGEFERRY_ASSIGN_OR_RETURN(TransportPolicy policy, TransportPolicyOf(used));
   auto impl = std::make_unique<Impl>(std::move(used), std::move(policy));
   PAGEFERRY_RETURN_IF_ERROR(impl->Start());
   return Agent(std::move(impl));

@@ -50,29 +50,26 @@ struct RoomView {
 
 /// Limits of the core. All bounds are inclusive.
 struct CoreLimits {
-  int64_t max_rooms = 65'536;      // live, both roles
-  int64_t max_rooms_of_peer =
-      32'768; // of them, granted by one session: HelloReply.room_credit
-  int64_t max_tombstones = 65'536; // oldest go first
+  int64_t max_rooms = 65'536;          // live, both roles
+  int64_t max_rooms_of_peer = 32'768;  // of them, granted by one session: HelloReply.room_credit
+  int64_t max_tombstones = 65'536;     // oldest go first
   absl::Duration tombstone_ttl = absl::Seconds(300);
-  int64_t max_held_chunks = 4'096; // of one room, before its grant has come
-  absl::Duration orphan_grant_ttl =
-      absl::Seconds(300); // a grant without a send, at most
+  int64_t max_held_chunks = 4'096;                       // of one room, before its grant has come
+  absl::Duration orphan_grant_ttl = absl::Seconds(300);  // a grant without a send, at most
 };
 
 /// Counts what happens, for metrics. Called on the core's thread; must be
 /// cheap.
 class CoreProbe {
-public:
+ public:
   virtual ~CoreProbe() = default;
   virtual void RoomOpened(Role role) = 0;
   /// `reason` is kUnspecified for SUCCESS.
   virtual void RoomEnded(Role role, Reason reason, absl::Duration elapsed) = 0;
   virtual void RoomDrained(Role role, absl::Duration since_end) = 0;
-  virtual void GrantCompleted(transport::TransportKind kind,
-                              absl::Duration since_grant) = 0;
-  virtual void ChunkMoved(transport::TransportKind kind, int64_t pages,
-                          ByteCount bytes, absl::Duration took) = 0;
+  virtual void GrantCompleted(transport::TransportKind kind, absl::Duration since_grant) = 0;
+  virtual void ChunkMoved(transport::TransportKind kind, int64_t pages, ByteCount bytes,
+                          absl::Duration took) = 0;
   virtual void FrameRefused(Reason reason) = 0;
   virtual void CommandWasRefused(Reason reason) = 0;
 };
@@ -83,53 +80,50 @@ public:
 /// Thread-compatible: the caller (core_loop.h) serialises. Borrows the ports
 /// and the probe. Calls out only through them.
 class AgentCore {
-public:
+ public:
   struct Ports {
-    EnginePort &engine;
-    PeerPort &peers;
-    PeerFinder &finder;
-    SealPort &seals;
-    MovePort &mover;
-    CoreProbe &probe;
+    EnginePort& engine;
+    PeerPort& peers;
+    PeerFinder& finder;
+    SealPort& seals;
+    MovePort& mover;
+    CoreProbe& probe;
   };
 
-  AgentCore(const CoreLimits &limits, Ports ports);
+  AgentCore(const CoreLimits& limits, Ports ports);
   ~AgentCore();
-  AgentCore(const AgentCore &) = delete;
-  AgentCore &operator=(const AgentCore &) = delete;
+  AgentCore(const AgentCore&) = delete;
+  AgentCore& operator=(const AgentCore&) = delete;
 
   // --- the engine ---
 
   /// The engine registered; its profile has been checked against the pools.
   /// Before the first room.
-  void SetEngine(const EngineInfo &engine, const AgentRef &self);
+  void SetEngine(const EngineInfo& engine, const AgentRef& self);
   /// The bootstrap service issued this epoch.
-  void SetSelf(const AgentRef &self);
+  void SetSelf(const AgentRef& self);
   /// A session of the engine has begun. Between OnEngineGone and this, grants
   /// are refused with ENGINE_LOST. Taken for granted after SetEngine.
   void OnEngineUp();
   void OnEngineCommand(EngineCommand command, MonotonicTime now);
   /// The engine's session ended: its rooms fail with ENGINE_LOST, both sides
   /// are told, drained.
-  void OnEngineGone(const absl::Status &why, MonotonicTime now);
+  void OnEngineGone(const absl::Status& why, MonotonicTime now);
 
   // --- peers ---
 
   /// A session is live. Called before any frame of it.
-  void OnPeerUp(PeerId peer, const PeerInfo &info, MonotonicTime now);
+  void OnPeerUp(PeerId peer, const PeerInfo& info, MonotonicTime now);
   /// `sequence` is the frame's, to be named in Refused.
-  void OnPeerFrame(PeerId peer, Sequence sequence, PeerFrame frame,
-                   MonotonicTime now);
+  void OnPeerFrame(PeerId peer, Sequence sequence, PeerFrame frame, MonotonicTime now);
   /// A session ended for good: its rooms fail with PEER_LOST and `why` in the
   /// message.
-  void OnPeerDown(PeerId peer, const absl::Status &why, MonotonicTime now);
+  void OnPeerDown(PeerId peer, const absl::Status& why, MonotonicTime now);
 
   // --- answers of the ports ---
 
-  void OnPeerFound(int64_t ticket, absl::StatusOr<PeerId> peer,
-                   MonotonicTime now);
-  void OnMoveDone(int64_t ticket, const absl::Status &status,
-                  MonotonicTime now);
+  void OnPeerFound(int64_t ticket, absl::StatusOr<PeerId> peer, MonotonicTime now);
+  void OnMoveDone(int64_t ticket, const absl::Status& status, MonotonicTime now);
 
   // --- time ---
 
@@ -147,8 +141,7 @@ public:
   /// Attempt 0 is the newest. kNotFound, ROOM_NOT_FOUND.
   absl::StatusOr<RoomView> GetRoom(RoomKey room, MonotonicTime now) const;
   /// Attempt 0 is every live attempt. kNotFound, ROOM_NOT_FOUND.
-  absl::Status AbortRoom(RoomKey room, const std::string &detail,
-                         MonotonicTime now);
+  absl::Status AbortRoom(RoomKey room, const std::string& detail, MonotonicTime now);
   /// From now on new rooms and grants are refused with DRAINING.
   void StartDrain();
   /// Live rooms, drained ones not counted.
@@ -163,9 +156,9 @@ public:
   /// Rooms on a session.
   int64_t RoomsOfPeer(PeerId peer) const;
 
-private:
+ private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-} // namespace pageferry::agent
+}  // namespace pageferry::agent

@@ -24,8 +24,10 @@ class AgentLoop final : public Loop {
   MonotonicTime Now() const override { return clock_.Now(); }
 
   TaskId RunAt(MonotonicTime deadline, absl::AnyInvocable<void()> task) override {
-    return scheduler_.RunAt(deadline,
-                            [this, task = std::move(task)]() mutable { Post(std::move(task)); });
+    // Not by way of this object: the scheduler may run the task when it is gone.
+    return scheduler_.RunAt(deadline, [&core_loop = core_loop_, task = std::move(task)]() mutable {
+      core_loop.Post([task = std::move(task)](AgentCore&, MonotonicTime) mutable { task(); });
+    });
   }
 
   void Cancel(TaskId id) override { scheduler_.Cancel(id); }

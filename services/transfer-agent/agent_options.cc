@@ -10,11 +10,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
+#include "libs/common/status.h"
+#include "libs/transport/transport.h"
 
 namespace pageferry::agent {
 namespace {
@@ -77,6 +80,26 @@ void AddLimits(Flags& flags, AgentOptions& agent) {
 
 }  // namespace
 
+absl::StatusOr<TransportPolicy> TransportPolicyOf(const AgentOptions& options) {
+  TransportPolicy policy;
+  PAGEFERRY_ASSIGN_OR_RETURN(policy.allowed, ParseTransportList(options.transports));
+  for (const transport::TransportKind kind : policy.allowed) {
+    if (kind != transport::TransportKind::kLocal) {
+      return MakeError(
+          absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+          absl::StrCat("this release lacks the transport ", transport::TransportName(kind)),
+          {{"feature", std::string(transport::TransportName(kind))}});
+    }
+  }
+  if (!options.require_transport.empty()) {
+    policy.required = transport::ParseTransportName(options.require_transport);
+    if (!policy.required.has_value() || *policy.required != transport::TransportKind::kLocal) {
+      return InvalidField("require-transport", options.require_transport, "one of --transports");
+    }
+  }
+  return policy;
+}
+
 void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
   flags.Group("Addresses");
   flags.List("engine-listen", &agent.engine_listen,
@@ -112,6 +135,7 @@ void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
     program.log.level = LevelOf(program.log_level);
     return CheckRelations(agent);
   });
+  flags.Check([&agent] { return TransportPolicyOf(agent).status(); });
 }
 
 std::string DefaultEngineAddress() {

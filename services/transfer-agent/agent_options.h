@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "libs/common/backoff.h"
 #include "libs/common/flags.h"
 #include "libs/common/ids.h"
 #include "libs/common/log.h"
 #include "services/transfer-agent/peer_session.h"
+#include "services/transfer-agent/transport_choice.h"
 
 namespace pageferry::agent {
 
@@ -55,6 +57,11 @@ struct AgentProgramOptions {
   std::string log_level = "info";
   LogOptions log;
 };
+
+/// What --transports and --require-transport allow.
+/// kInvalidArgument: no list of known transports, or the required one is not in it;
+/// kUnimplemented: this release lacks one.
+absl::StatusOr<TransportPolicy> TransportPolicyOf(const AgentOptions& options);
 
 /// Adds all flags. The targets must outlive `flags`.
 void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program);

@@ -113,6 +113,7 @@ void EngineHost::RegisterEngine(EngineInfo engine, RegisterDone done) {
 }
 
 void EngineHost::Install(EngineInfo engine) {
+  if (draining_) return AnswerRegistrations(Draining());
   OwnSide& own = parts_.own;
   const bool prefill = engine.role == Role::kPrefill;
   own.engine = std::move(engine);
@@ -146,17 +147,17 @@ void EngineHost::Install(EngineInfo engine) {
                   if (refused && keeper_.state() != LeaseKeeper::State::kSuperseded) {
                     Uninstall(first);
                   }
-                  std::vector<RegisterDone> waiting = std::move(registering_);
-                  registering_.clear();
-                  for (RegisterDone& waiter : waiting) {
-                    if (refused) {
-                      waiter(first);
-                    } else {
-                      waiter(parts_.own.agent);
-                    }
-                  }
+                  AnswerRegistrations(refused ? first : absl::OkStatus());
                 });
   on_change_();
+}
+
+void EngineHost::AnswerRegistrations(const absl::Status& status) {
+  std::vector<RegisterDone> waiting = std::move(registering_);
+  registering_.clear();
+  for (RegisterDone& waiter : waiting) {
+    waiter(status.ok() ? absl::StatusOr<AgentRef>(parts_.own.agent) : status);
+  }
 }
 
 void EngineHost::Uninstall(const absl::Status& why) {
@@ -284,10 +285,22 @@ void EngineHost::TellGone() {
 }
 
 void EngineHost::Send(EngineEvent event) {
+  const auto* const room = std::get_if<RoomEvent>(&event);
+  if (room != nullptr && room->state == RoomState::kFailed && !room->drained) LogFailure(*room);
   if (session_ == nullptr) return;
   agent_pb::AgentEvent proto;
   ToProto(event, proto);
   Put(std::move(proto));
+}
+
+void EngineHost::LogFailure(const RoomEvent& event) {
+  const std::optional<int64_t> suppressed = failure_log_.Admit(parts_.loop.Now());
+  if (!suppressed.has_value()) return;
+  Log(LogLevel::kInfo, log_area, "room_failed",
+      {{"room", event.room.id},
+       {"attempt", event.room.attempt},
+       {"why", event.error},
+       {"suppressed", *suppressed}});
 }
 
 void EngineHost::Put(agent_pb::AgentEvent event) {
@@ -322,9 +335,10 @@ void EngineHost::Deregister(absl::Duration timeout, absl::AnyInvocable<void()> d
 }
 
 void EngineHost::Shutdown() {
-  grace_timer_.Clear();
   EndSession(Draining(), true);
+  grace_timer_.Clear();
   if (parts_.own.registered) Uninstall(Draining());
+  AnswerRegistrations(Draining());
 }
 
 void EngineHost::ArmGrace() {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "libs/common/ids.h"
+#include "libs/common/log.h"
 #include "pageferry/agent/v1/agent.pb.h"
 #include "services/transfer-agent/agent_core.h"
 #include "services/transfer-agent/agent_probe.h"
@@ -117,6 +118,8 @@ class EngineHost final : public EnginePort,
   void TellState(const absl::Status& why);
   absl::Status CheckNewEngine(const EngineInfo& engine) const;
   void Install(EngineInfo engine);
+  void AnswerRegistrations(const absl::Status& status);
+  void LogFailure(const RoomEvent& event);
   void Uninstall(const absl::Status& why);
   void ArmGrace();
   void OnGraceOver();
@@ -133,6 +136,7 @@ class EngineHost final : public EnginePort,
   absl::Status gone_;                      // of a session that ended: the core is to be told
   bool draining_ = false;
   LoopTimer grace_timer_;
+  LogRateLimit failure_log_{absl::Milliseconds(200), 20};
 };
 
 }  // namespace pageferry::agent

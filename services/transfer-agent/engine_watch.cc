@@ -61,7 +61,10 @@ void EngineWatch::RestartSoon() {
 void EngineWatch::Restart(TableVersion version) {
   std::vector<EngineId> engines;
   engines.reserve(asked_.size());
-  for (const auto& [id, asked] : asked_) engines.push_back(id);
+  for (auto& [id, asked] : asked_) {
+    engines.push_back(id);
+    asked.sent = true;
+  }
   stream_ = client_.OpenWatch(
       name_space_, engines, version, [this](TableEvent event) { OnEvent(std::move(event)); },
       [this](const absl::Status& why) { OnEnd(why); });
@@ -77,7 +80,7 @@ void EngineWatch::OnEvent(TableEvent event) {
   bool told_all = false;
   if (snapshot || was_away) {
     // Also to those that wait for an engine that is not there: now that is known.
-    for (auto& [id, asked] : asked_) asked.answered = true;
+    for (auto& [id, asked] : asked_) asked.answered = asked.answered || (snapshot && asked.sent);
     std::vector<EngineId> all;
     for (const auto& [id, asked] : asked_) all.push_back(id);
     for (const EngineId& id : all) listener_(id);

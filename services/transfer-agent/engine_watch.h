@@ -48,7 +48,8 @@ class EngineWatch {
  private:
   struct Asked {
     MonotonicTime last;
-    bool answered = false;  // a snapshot that includes it has come
+    bool sent = false;      // the stream in use asks for it
+    bool answered = false;  // a snapshot of such a stream has come
   };
 
   void Restart(TableVersion version);

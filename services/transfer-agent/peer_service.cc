@@ -27,6 +27,13 @@ class AcceptedStream final
   AcceptedStream(Loop& loop, grpc::CallbackServerContext& context, PeerAcceptor& acceptor)
       : ServerStream(loop, context, kLimits), acceptor_(acceptor) {}
 
+  /// Hands the stream to the acceptor, which limits how long it may be silent. On the loop, by
+  /// whatever comes first: a post of the rpc's method or the first frame.
+  void Accept() {
+    if (std::exchange(accepted_, true) || ending()) return;
+    acceptor_.Accept(std::static_pointer_cast<AcceptedStream>(shared_from_this()));
+  }
+
   void SetHandler(PeerStreamHandler* handler) override { handler_ = handler; }
 
   bool Send(const PeerOutput& output) override {
@@ -45,11 +52,7 @@ class AcceptedStream final
  private:
   absl::AnyInvocable<void()> Receive(const peer_pb::DecodeFrame& frame) override {
     return [this, input = FromProto(frame)]() mutable {
-      // The acceptor hears of a stream with its first frame: silent ones cost it nothing.
-      if (!accepted_) {
-        accepted_ = true;
-        acceptor_.Accept(std::static_pointer_cast<AcceptedStream>(shared_from_this()));
-      }
+      Accept();
       if (handler_ != nullptr) handler_->OnInput(std::move(input));
     };
   }
@@ -85,6 +88,7 @@ class PeerService final : public peer_pb::PeerTransfer::CallbackService {
       grpc::CallbackServerContext* context) override {
     const auto stream = std::make_shared<AcceptedStream>(loop_, *context, acceptor_);
     stream->Begin(Authorize({.identity = "", .address = context->peer()}, Action::kPeer));
+    loop_.Post([stream] { stream->Accept(); });
     return stream.get();
   }
 

@@ -104,7 +104,7 @@ class Demo:
         self._report.services(cluster.addresses, time.monotonic() - began)
         self._serve(cluster, router, tokenizer)
         self._report.rooms(self._rooms, self._killed_at)
-        trouble = self._engine_trouble(router)
+        trouble = self._engine_trouble(router, cluster)
         self._report.proof_begins(self._rooms)
         proof = self._prove(Model(weights), tokenizer)
         status = self._report.verdict(self._rooms, proof, trouble, bool(self._killed_at))
@@ -145,14 +145,14 @@ class Demo:
 
         return check
 
-    def _engine_trouble(self, router: Router) -> list[str]:
+    def _engine_trouble(self, router: Router, cluster: Cluster) -> list[str]:
         """Engines that still hold a room or a page though every room is over."""
         sides: list[Side] = [*SIDES]
         if self._killed_at and self._options.kill == "engine":
             sides.remove("prefill")
         trouble = []
         for side in sides:
-            rooms, pages = Traffic.engine_stats(router, side)
+            rooms, pages = Traffic.engine_stats(router, side, cluster.check)
             if (rooms, pages) != (0, 0):
                 trouble.append(f"the {side} engine still has {rooms} rooms and {pages} pages")
         return trouble

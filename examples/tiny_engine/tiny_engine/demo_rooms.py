@@ -145,10 +145,16 @@ class Traffic:
                 )
 
     @staticmethod
-    def engine_stats(router: Router, side: Side, seconds: float = 10.0) -> tuple[int, int]:
-        """Waits until an engine holds no room and no page; returns how many it does hold then."""
+    def engine_stats(
+        router: Router, side: Side, check: Callable[[], None], seconds: float = 10.0
+    ) -> tuple[int, int]:
+        """Waits until an engine holds no room and no page; returns how many it does hold then.
+
+        `check` is called often, and may raise.
+        """
         deadline = time.monotonic() + seconds
         while True:
+            check()
             router.links[side].send({"op": "stats"})
             found = [h for h in router.poll(0.2) if (h.side, h.event) == (side, "stats")]
             data = found[-1].data if found else {"rooms": -1, "leased_pages": -1}
