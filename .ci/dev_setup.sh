@@ -34,20 +34,16 @@ find_python() {
 }
 
 setup_python() {
-  local requirements=(-r .ci/requirements.txt) stamp python
-  if [ -f examples/tiny_engine/requirements.txt ]; then
-    requirements+=(-r examples/tiny_engine/requirements.txt)
-  fi
+  local stamp python
   stamp="$(cat .ci/requirements.txt examples/tiny_engine/requirements.txt \
-    clients/python/pyproject.toml clients/python/setup.py 2>/dev/null | sha256sum)"
+    clients/python/pyproject.toml clients/python/setup.py | sha256sum)"
   if [ "$(cat .venv/setup-stamp 2>/dev/null)" != "$stamp" ]; then
     say "installing Python packages into .venv (about 1 min)"
     python="$(find_python)" || die "needs Python 3.11 or later with venv"
     [ -x .venv/bin/python ] || "$python" -m venv .venv
-    .venv/bin/pip install -q --disable-pip-version-check "${requirements[@]}"
-    if [ -f clients/python/pyproject.toml ]; then
-      .venv/bin/pip install -q --disable-pip-version-check --no-build-isolation -e clients/python
-    fi
+    .venv/bin/pip install -q --disable-pip-version-check -r .ci/requirements.txt \
+      -r examples/tiny_engine/requirements.txt
+    .venv/bin/pip install -q --disable-pip-version-check --no-build-isolation -e clients/python
     printf '%s\n' "$stamp" >.venv/setup-stamp
   fi
   setup_stubs
@@ -55,7 +51,6 @@ setup_python() {
 
 # The editable client holds generated code: made anew when a proto or the generator changed.
 setup_stubs() {
-  [ -x clients/python/generate.sh ] || return 0
   local hash
   hash="$({
     cat clients/python/generate.sh clients/python/tools/*.py

@@ -6,7 +6,9 @@
 #include "libs/common/flags.h"
 #include "libs/common/library_versions.h"
 #include "libs/common/log.h"
+#include "libs/common/port_file.h"
 #include "libs/common/signal_wait.h"
+#include "nlohmann/json.hpp"
 #include "services/bootstrap/bootstrap_server.h"
 #include "services/bootstrap/server_options.h"
 
@@ -33,8 +35,10 @@ int Main(int argc, const char* const* argv) {
   auto server = BootstrapServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!program.port_file.empty()) {
-    const absl::Status status = WritePortFile(program.port_file, server->port(),
-                                              server->health_port(), server->metrics_port());
+    const absl::Status status =
+        WritePortFile(program.port_file, {{"grpc", server->port()},
+                                          {"health", server->health_port()},
+                                          {"metrics", server->metrics_port()}});
     if (!status.ok()) return Fail(status);
   }
   std::printf("%s listening on %s\n", kProgram, server->address().c_str());

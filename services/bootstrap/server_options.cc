@@ -1,12 +1,5 @@
 #include "services/bootstrap/server_options.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 
@@ -19,10 +12,6 @@ LogLevel LevelOf(const std::string& name) {
   if (name == "verbose") return LogLevel::kVerbose;
   if (name == "warning") return LogLevel::kWarning;
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
-}
-
-absl::Status FileError(const std::string& path) {
-  return absl::FailedPreconditionError(absl::StrCat("port file ", path, ": ", strerror(errno)));
 }
 
 absl::Status CheckTtls(const ServerOptions& server) {
@@ -87,22 +76,6 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
     program.log.level = LevelOf(program.log_level);
     return CheckTtls(server);
   });
-}
-
-absl::Status WritePortFile(const std::string& path, int grpc, int health, int metrics) {
-  const std::string text =
-      absl::StrCat("{\"grpc\":", grpc, ",\"health\":", health, ",\"metrics\":", metrics, "}\n");
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  constexpr mode_t kMode = 0644;
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
-  if (file < 0) return FileError(temporary);
-  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  absl::Status status = written ? absl::OkStatus() : FileError(temporary);
-  close(file);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) == 0) return status;
-  if (status.ok()) status = FileError(path);
-  unlink(temporary.c_str());
-  return status;
 }
 
 }  // namespace pageferry::bootstrap

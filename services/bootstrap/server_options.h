@@ -54,9 +54,4 @@ struct ProgramOptions {
 /// Adds all flags. The targets must outlive `flags`.
 void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program);
 
-/// Writes `{"grpc":…,"health":…,"metrics":…}` so that a reader sees all of it or no file. A port
-/// that is not served is 0.
-/// kFailedPrecondition: the file cannot be written; the message has the system's error.
-absl::Status WritePortFile(const std::string& path, int grpc, int health, int metrics);
-
 }  // namespace pageferry::bootstrap

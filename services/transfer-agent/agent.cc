@@ -52,7 +52,7 @@ absl::StatusOr<std::string> SideAddress(const std::string& wish, const HostPort&
 }
 
 absl::StatusOr<HostPort> Advertised(const std::string& wish, const std::string& bound) {
-  PAGEFERRY_ASSIGN_OR_RETURN(const HostPort listens, ParseHostPort(bound));
+  PAGEFERRY_ASSIGN_OR_RETURN(HostPort listens, ParseHostPort(bound));
   if (!wish.empty()) {
     PAGEFERRY_ASSIGN_OR_RETURN(HostPort advertised, ParseHostPort(wish));
     if (IsWildcard(advertised.host)) {

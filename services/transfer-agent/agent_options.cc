@@ -1,14 +1,10 @@
 #include "services/transfer-agent/agent_options.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <optional>
 
@@ -26,20 +22,6 @@ LogLevel LevelOf(const std::string& name) {
   if (name == "verbose") return LogLevel::kVerbose;
   if (name == "warning") return LogLevel::kWarning;
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
-}
-
-absl::Status FileError(const std::string& path) {
-  return absl::FailedPreconditionError(absl::StrCat("port file ", path, ": ", strerror(errno)));
-}
-
-std::string JsonString(absl::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) continue;
-    out += c;
-  }
-  return out + "\"";
 }
 
 absl::Status CheckRelations(const AgentOptions& agent) {
@@ -169,23 +151,6 @@ std::string HostId(const std::string& shm_dir) {
   struct stat info{};
   if (boot.empty() || stat(shm_dir.c_str(), &info) != 0) return "";
   return absl::StrCat(boot, "/", info.st_dev, ":", info.st_ino);
-}
-
-absl::Status WritePortFile(const std::string& path, const std::string& engine, int peer, int health,
-                           int metrics) {
-  const std::string text = absl::StrCat("{\"engine\":", JsonString(engine), ",\"peer\":", peer,
-                                        ",\"health\":", health, ",\"metrics\":", metrics, "}\n");
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  constexpr mode_t kMode = 0644;
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
-  if (file < 0) return FileError(temporary);
-  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const absl::Status status = written ? absl::OkStatus() : FileError(temporary);
-  close(file);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) == 0) return status;
-  const absl::Status failed = status.ok() ? FileError(path) : status;
-  unlink(temporary.c_str());
-  return failed;
 }
 
 }  // namespace pageferry::agent

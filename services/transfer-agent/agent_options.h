@@ -77,10 +77,4 @@ std::string DrawAgentId();
 /// Empty where that cannot be told.
 std::string HostId(const std::string& shm_dir);
 
-/// Writes `{"engine":"unix:/…","peer":…,"health":…,"metrics":…}` so that a reader sees all of it or
-/// no file. A port that is not served is 0.
-/// kFailedPrecondition: the file cannot be written; the message has the system's error.
-absl::Status WritePortFile(const std::string& path, const std::string& engine, int peer, int health,
-                           int metrics);
-
 }  // namespace pageferry::agent

@@ -80,7 +80,7 @@ absl::Status EngineHost::ReleasePool(const std::string& name) {
   return status;
 }
 
-absl::Status EngineHost::CheckNewEngine(const EngineInfo& engine) const {
+absl::Status EngineHost::CheckNewEngine() const {
   if (session_ != nullptr) {
     return AlreadyRegistered(
         absl::StrCat("engine ", parts_.own.engine.engine_id.value(), " has its session open"));
@@ -103,7 +103,7 @@ void EngineHost::RegisterEngine(EngineInfo engine, RegisterDone done) {
     registering_.push_back(std::move(done));
     return;
   }
-  if (absl::Status status = CheckNewEngine(engine); !status.ok()) return done(status);
+  if (absl::Status status = CheckNewEngine(); !status.ok()) return done(status);
   registering_.push_back(std::move(done));
   if (!parts_.own.registered) return Install(std::move(engine));
   Uninstall(EngineLostError("another engine registered"));
@@ -131,6 +131,7 @@ void EngineHost::Install(EngineInfo engine) {
        {"shape", pageferry::ToString(own.engine.shape)},
        {"coordinate", pageferry::ToString(own.engine.coordinate)}});
   std::vector<std::string> transports;
+  transports.reserve(own.policy.allowed.size());
   for (const transport::TransportKind kind : own.policy.allowed) {
     transports.emplace_back(transport::TransportName(kind));
   }

@@ -116,7 +116,7 @@ class EngineHost final : public EnginePort,
   void TellGone();
   void Put(agent_pb::AgentEvent event);
   void TellState(const absl::Status& why);
-  absl::Status CheckNewEngine(const EngineInfo& engine) const;
+  absl::Status CheckNewEngine() const;
   void Install(EngineInfo engine);
   void AnswerRegistrations(const absl::Status& status);
   void LogFailure(const RoomEvent& event);

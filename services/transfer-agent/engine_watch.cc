@@ -82,6 +82,7 @@ void EngineWatch::OnEvent(TableEvent event) {
     // Also to those that wait for an engine that is not there: now that is known.
     for (auto& [id, asked] : asked_) asked.answered = asked.answered || (snapshot && asked.sent);
     std::vector<EngineId> all;
+    all.reserve(asked_.size());
     for (const auto& [id, asked] : asked_) all.push_back(id);
     for (const EngineId& id : all) listener_(id);
     told_all = true;

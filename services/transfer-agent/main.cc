@@ -5,7 +5,9 @@
 #include "libs/common/flags.h"
 #include "libs/common/library_versions.h"
 #include "libs/common/log.h"
+#include "libs/common/port_file.h"
 #include "libs/common/signal_wait.h"
+#include "nlohmann/json.hpp"
 #include "services/transfer-agent/agent.h"
 #include "services/transfer-agent/agent_options.h"
 
@@ -33,8 +35,11 @@ int Main(int argc, const char* const* argv) {
   if (!agent.ok()) return Fail(agent.status());
   const std::string& engine = agent->engine_addresses().front();
   if (!program.port_file.empty()) {
-    const absl::Status status = WritePortFile(program.port_file, engine, agent->peer_port(),
-                                              agent->health_port(), agent->metrics_port());
+    const absl::Status status =
+        WritePortFile(program.port_file, {{"engine", engine},
+                                          {"peer", agent->peer_port()},
+                                          {"health", agent->health_port()},
+                                          {"metrics", agent->metrics_port()}});
     if (!status.ok()) return Fail(status);
   }
   std::printf("%s listening on %s peer %s\n", kProgram, engine.c_str(),

@@ -25,8 +25,9 @@ struct RoomKey {
   RoomId id;
   Attempt attempt;
 
-  friend auto operator<=>(const RoomKey &, const RoomKey &) = default;
-  template <class H> friend H AbslHashValue(H state, const RoomKey &key) {
+  friend auto operator<=>(const RoomKey&, const RoomKey&) = default;
+  template <class H>
+  friend H AbslHashValue(H state, const RoomKey& key) {
     return H::combine(std::move(state), key.id, key.attempt);
   }
 };
@@ -48,7 +49,7 @@ struct StateIndices {
   int32_t component = 0;
   std::vector<int64_t> indices;
 
-  friend bool operator==(const StateIndices &, const StateIndices &) = default;
+  friend bool operator==(const StateIndices&, const StateIndices&) = default;
 };
 
 struct TraceContext {
@@ -103,8 +104,8 @@ struct FailCommand {
 struct CloseRoom {
   RoomKey room;
 };
-using EngineCommand = std::variant<OpenSend, SendChunk, OpenReceive,
-                                   AbortCommand, FailCommand, CloseRoom>;
+using EngineCommand =
+    std::variant<OpenSend, SendChunk, OpenReceive, AbortCommand, FailCommand, CloseRoom>;
 
 // --- agent to engine ---
 
@@ -138,8 +139,7 @@ struct Backpressure {
   bool engaged = false;
   std::string limit;
 };
-using EngineEvent = std::variant<RoomEvent, PrefixKnown, CommandRefused,
-                                 EngineLost, Backpressure>;
+using EngineEvent = std::variant<RoomEvent, PrefixKnown, CommandRefused, EngineLost, Backpressure>;
 
 // --- decode to prefill ---
 
@@ -197,7 +197,7 @@ struct AbortReply {
   bool unknown = false;
 };
 struct Refused {
-  Sequence sequence; // of the frame that was refused
+  Sequence sequence;  // of the frame that was refused
   RoomKey room;
   absl::Status error;
 };
@@ -205,7 +205,7 @@ struct GoAway {
   absl::Status error;
 };
 
-using PeerFrame = std::variant<Grant, Taken, Offer, Completed, Failed, Abort,
-                               AbortReply, Refused, GoAway>;
+using PeerFrame =
+    std::variant<Grant, Taken, Offer, Completed, Failed, Abort, AbortReply, Refused, GoAway>;
 
-} // namespace pageferry::agent
+}  // namespace pageferry::agent

@@ -32,7 +32,8 @@ class PeerAcceptor final : public PeerSession::Host {
   void OnFrame(PeerSession& session, Sequence sequence, PeerFrame frame) override {}
   void OnRefused(PeerSession& session, Reason reason) override {}
   void OnClosed(PeerSession& session, const absl::Status& why) override;
-  int64_t RoomCount(const PeerSession& session) override { return 0; }
+  // Rooms come only when the directory has the session.
+  int64_t RoomCount(const PeerSession& /*session*/) override { return 0; }
 
   Loop& loop_;
   PeerDirectory& directory_;

@@ -20,14 +20,14 @@ namespace pageferry::agent {
 
 /// To the engine's session. Events for an engine that has gone are dropped.
 class EnginePort {
-public:
+ public:
   virtual ~EnginePort() = default;
   virtual void Send(EngineEvent event) = 0;
 };
 
 /// To the sessions with other agents.
 class PeerPort {
-public:
+ public:
   virtual ~PeerPort() = default;
   /// Puts a frame on the session's stream. Dropped if the session has ended:
   /// the core hears of that by OnPeerDown.
@@ -52,35 +52,34 @@ struct RankQuery {
 /// dials, says Hello, opens the transport, retries with backoff until
 /// `deadline`.
 class PeerFinder {
-public:
+ public:
   virtual ~PeerFinder() = default;
   /// Answered by AgentCore::OnPeerFound with the ticket, exactly once, unless
   /// cancelled: with the session over which the room's grant is to be sent, or
   /// with why there is none (ENGINE_NOT_FOUND, ENGINE_NOT_READY,
   /// BOOTSTRAP_UNREACHABLE, UNSUPPORTED for another shape, NO_TRANSPORT...).
-  virtual void Find(int64_t ticket, const RankQuery &query,
-                    MonotonicTime deadline) = 0;
+  virtual void Find(int64_t ticket, const RankQuery& query, MonotonicTime deadline) = 0;
   virtual void Cancel(int64_t ticket) = 0;
 };
 
 /// Seals in this agent's pools.
 class SealPort {
-public:
+ public:
   virtual ~SealPort() = default;
   /// Makes a whole seal. kResourceExhausted, LIMIT_REACHED when all are in use.
   virtual absl::StatusOr<transport::SealRef> Make() = 0;
   /// Breaks it and frees its place. After this returns the pages it covers may
   /// be reused.
-  virtual void Break(const transport::SealRef &seal) = 0;
+  virtual void Break(const transport::SealRef& seal) = 0;
 };
 
 /// Moves bytes over the transport that the session agreed on.
 class MovePort {
-public:
+ public:
   virtual ~MovePort() = default;
   /// Starts to move; answered by AgentCore::OnMoveDone with the ticket, exactly
   /// once.
   virtual void Start(int64_t ticket, PeerId peer, transport::Batch batch) = 0;
 };
 
-} // namespace pageferry::agent
+}  // namespace pageferry::agent

@@ -26,21 +26,9 @@ enum class DataType : int8_t {
   kFloat4E2m1 = 7,
   kOpaque = 8,
 };
-enum class KvLayout : int8_t {
-  kUnspecified = 0,
-  kNhd = 1,
-  kHnd = 2,
-  kOpaque = 3
-};
+enum class KvLayout : int8_t { kUnspecified = 0, kNhd = 1, kHnd = 2, kOpaque = 3 };
 enum class AttentionKind : int8_t { kMha = 1, kMla = 2, kHybridMla = 3 };
-enum class EntryKind : int8_t {
-  kK = 1,
-  kV = 2,
-  kLatent = 3,
-  kIndexer = 4,
-  kScale = 5,
-  kRope = 6
-};
+enum class EntryKind : int8_t { kK = 1, kV = 2, kLatent = 3, kIndexer = 4, kScale = 5, kRope = 6 };
 enum class ModelPart : int8_t { kTarget = 1, kDraft = 2 };
 enum class StateKind : int8_t {
   kMamba = 1,
@@ -60,13 +48,13 @@ enum class StateKind : int8_t {
 
 /// Where items lie: item i begins at offset + i * item_size of the region.
 struct Buffer {
-  std::string pool_name; // own engine only
+  std::string pool_name;  // own engine only
   RegionId region;
   ByteCount offset;
   ByteCount item_size;
   int64_t item_count = 0;
 
-  friend bool operator==(const Buffer &, const Buffer &) = default;
+  friend bool operator==(const Buffer&, const Buffer&) = default;
 };
 
 /// One buffer of one layer; its items are pages.
@@ -76,7 +64,7 @@ struct Entry {
   ModelPart part = ModelPart::kTarget;
   Buffer pages;
 
-  friend bool operator==(const Entry &, const Entry &) = default;
+  friend bool operator==(const Entry&, const Entry&) = default;
 };
 
 struct StateEntry {
@@ -86,7 +74,7 @@ struct StateEntry {
   int64_t outer_count = 1;
   std::vector<int64_t> shard_groups;
 
-  friend bool operator==(const StateEntry &, const StateEntry &) = default;
+  friend bool operator==(const StateEntry&, const StateEntry&) = default;
 };
 
 struct StateComponent {
@@ -96,8 +84,7 @@ struct StateComponent {
   int32_t page_tokens = 0;
   KvLayout layout = KvLayout::kUnspecified;
 
-  friend bool operator==(const StateComponent &,
-                         const StateComponent &) = default;
+  friend bool operator==(const StateComponent&, const StateComponent&) = default;
 };
 
 /// Per-request metadata; its items are slots.
@@ -105,7 +92,7 @@ struct AuxBuffer {
   std::string name;
   Buffer slots;
 
-  friend bool operator==(const AuxBuffer &, const AuxBuffer &) = default;
+  friend bool operator==(const AuxBuffer&, const AuxBuffer&) = default;
 };
 
 struct KvProfile {
@@ -125,7 +112,7 @@ struct KvProfile {
   int32_t decode_cp = 1;
   bool dsa_layer_split = false;
 
-  friend bool operator==(const KvProfile &, const KvProfile &) = default;
+  friend bool operator==(const KvProfile&, const KvProfile&) = default;
 };
 
 /// An engine rank.
@@ -140,7 +127,7 @@ struct EngineInfo {
   int32_t layer_count = 0;
   std::map<std::string, std::string> labels;
 
-  friend bool operator==(const EngineInfo &, const EngineInfo &) = default;
+  friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
 
 /// An agent and its incarnation at a cell.
@@ -148,7 +135,7 @@ struct AgentRef {
   AgentId id;
   Epoch epoch;
 
-  friend bool operator==(const AgentRef &, const AgentRef &) = default;
+  friend bool operator==(const AgentRef&, const AgentRef&) = default;
 };
 
-} // namespace pageferry::agent
+}  // namespace pageferry::agent

@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, PageCopy, testing::ValuesIn(CopyMethods()));
 
 TEST(PageCopyBest, IsOneOfThem) {
   const std::vector<CopyMethod> methods = CopyMethods();
-  EXPECT_NE(std::find(methods.begin(), methods.end(), BestCopyMethod()), methods.end());
+  EXPECT_NE(std::ranges::find(methods, BestCopyMethod()), methods.end());
 }
 
 }  // namespace

@@ -131,7 +131,7 @@ TEST_F(SliceQueueTest, SmallFlowIsNotStuckBehindAHugeOne) {
   Push(1, {.name = "huge", .slices = 1000});
   Push(2, {.name = "small", .slices = 2});
   const std::vector<std::string> ran = Run();
-  EXPECT_LT(std::find(ran.begin(), ran.end(), "small-OK") - ran.begin(), 6);
+  EXPECT_LT(std::ranges::find(ran, "small-OK") - ran.begin(), 6);
   EXPECT_EQ(ran.back(), "huge-OK");
 }
 
@@ -139,7 +139,7 @@ TEST_F(SliceQueueTest, HigherPriorityGoesFirstButStarvesNobody) {
   Push(1, {.name = "low", .slices = 1}, -1);
   Push(2, {.name = "high", .slices = 100}, 5);
   const std::vector<std::string> ran = Run();
-  const auto low = std::find(ran.begin(), ran.end(), "low-OK") - ran.begin();
+  const auto low = std::ranges::find(ran, "low-OK") - ran.begin();
   EXPECT_GE(low, 4);
   EXPECT_LT(low, 40);
   EXPECT_EQ(ran.back(), "high-OK");

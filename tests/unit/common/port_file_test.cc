@@ -1,0 +1,52 @@
+#include "libs/common/port_file.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+
+namespace pageferry {
+namespace {
+
+using testing::HasSubstr;
+
+class PortFileTest : public testing::Test {
+ protected:
+  PortFileTest() { std::filesystem::create_directory(folder_); }
+  ~PortFileTest() override { std::filesystem::remove_all(folder_); }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) / absl::StrCat("port_file_test.", getpid());
+};
+
+TEST_F(PortFileTest, WritesAndReplacesAndLeavesNothingElse) {
+  const std::string path = folder_ / "ports";
+  ASSERT_THAT(WritePortFile(path, {{"grpc", 1}}), IsOk());
+  ASSERT_THAT(WritePortFile(path, {{"grpc", 65'535}, {"engine", "unix:/a \"b\"\n"}}), IsOk());
+  std::ifstream file(path);
+  const nlohmann::json read = nlohmann::json::parse(file);
+  EXPECT_EQ(read, nlohmann::json({{"grpc", 65'535}, {"engine", "unix:/a \"b\"\n"}}));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(PortFileTest, NamesThePathThatCannotBeWritten) {
+  const std::string path = folder_ / "none" / "ports";
+  const absl::Status status = WritePortFile(path, {{"grpc", 1}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No such file"));
+  // A folder stands where the file should go.
+  EXPECT_FALSE(WritePortFile(folder_, {{"grpc", 1}}).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+}  // namespace
+}  // namespace pageferry
