@@ -35,7 +35,7 @@ absl::StatusOr<PeerFrame> Parse(const peer_pb::Grant& proto) {
   PAGEFERRY_ASSIGN_OR_RETURN(grant.room, RoomFromProto(proto.room()));
   PAGEFERRY_ASSIGN_OR_RETURN(grant.runs, FromProto(proto.page_runs()));
   PAGEFERRY_ASSIGN_OR_RETURN(grant.states, FromProto(proto.states()));
-  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), -1, INT32_MAX));
+  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), 0, kMaxAuxSlot));
   PAGEFERRY_RETURN_IF_ERROR(
       CheckRange("cached_prefix_pages", proto.cached_prefix_pages(), 0, kMaxPages));
   PAGEFERRY_RETURN_IF_ERROR(
@@ -48,7 +48,7 @@ absl::StatusOr<PeerFrame> Parse(const peer_pb::Grant& proto) {
         grant.timeout, CheckDuration("timeout", proto.timeout().seconds(), proto.timeout().nanos(),
                                      absl::ZeroDuration(), absl::Hours(24)));
   }
-  grant.aux_slot = proto.aux_slot();
+  if (proto.has_aux_slot()) grant.aux_slot = proto.aux_slot();
   grant.cached_prefix_pages = proto.cached_prefix_pages();
   grant.dummy = proto.dummy();
   grant.decode_rank_count = proto.decode_rank_count();
@@ -87,11 +87,11 @@ absl::StatusOr<PeerFrame> Parse(const peer_pb::Offer& proto) {
   PAGEFERRY_ASSIGN_OR_RETURN(offer.states, FromProto(proto.states()));
   PAGEFERRY_RETURN_IF_ERROR(
       CheckRange("first_granted_index", proto.first_granted_index(), 0, kMaxPages));
-  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), -1, INT32_MAX));
+  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), 0, kMaxAuxSlot));
   PAGEFERRY_RETURN_IF_ERROR(CheckRange("seal.index", proto.seal().index(), 0, INT32_MAX));
   offer.first_granted_index = proto.first_granted_index();
   offer.last = proto.last();
-  offer.aux_slot = proto.aux_slot();
+  if (proto.has_aux_slot()) offer.aux_slot = proto.aux_slot();
   offer.seal = {.region = RegionId(proto.seal().region_id()),
                 .index = proto.seal().index(),
                 .value = proto.seal().value()};

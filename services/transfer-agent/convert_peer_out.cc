@@ -25,7 +25,7 @@ void Fill(const Grant& grant, peer_pb::Grant& proto) {
   ToProto(grant.runs, *proto.mutable_page_runs());
   ToProto(grant.states, *proto.mutable_states());
   ToProto(std::max(grant.timeout, absl::ZeroDuration()), *proto.mutable_timeout());
-  proto.set_aux_slot(grant.aux_slot);
+  if (grant.aux_slot >= 0) proto.set_aux_slot(grant.aux_slot);
   proto.set_cached_prefix_pages(grant.cached_prefix_pages);
   proto.set_dummy(grant.dummy);
   proto.set_decode_rank_count(grant.decode_rank_count);
@@ -49,7 +49,7 @@ void Fill(const Offer& offer, peer_pb::Offer& proto) {
   ToProto(offer.states, *proto.mutable_states());
   proto.set_first_granted_index(offer.first_granted_index);
   proto.set_last(offer.last);
-  proto.set_aux_slot(offer.aux_slot);
+  if (offer.aux_slot >= 0) proto.set_aux_slot(offer.aux_slot);
   proto.mutable_seal()->set_region_id(offer.seal.region.value());
   proto.mutable_seal()->set_index(offer.seal.index);
   proto.mutable_seal()->set_value(offer.seal.value);

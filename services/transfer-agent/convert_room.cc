@@ -14,8 +14,6 @@
 namespace pageferry::agent {
 namespace {
 
-constexpr int64_t kMaxAuxSlot = 1'048'575;
-
 template <class Proto>
 absl::StatusOr<absl::Duration> TimeoutFromProto(const Proto& proto) {
   if (!proto.has_timeout()) return absl::Seconds(300);
@@ -47,11 +45,11 @@ absl::StatusOr<EngineCommand> Parse(const agent_pb::SendChunk& proto) {
   PAGEFERRY_ASSIGN_OR_RETURN(command.runs, FromProto(proto.page_runs()));
   PAGEFERRY_RETURN_IF_ERROR(
       CheckRange("first_position", proto.first_position(), 0, int64_t{1} << 40));
-  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), -1, kMaxAuxSlot));
+  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), 0, kMaxAuxSlot));
   PAGEFERRY_ASSIGN_OR_RETURN(command.states, FromProto(proto.states()));
   command.first_position = proto.first_position();
   command.last = proto.last();
-  command.aux_slot = proto.aux_slot();
+  if (proto.has_aux_slot()) command.aux_slot = proto.aux_slot();
   return command;
 }
 
@@ -60,7 +58,7 @@ absl::StatusOr<EngineCommand> Parse(const agent_pb::OpenReceive& proto) {
   PAGEFERRY_ASSIGN_OR_RETURN(command.room, FromProto(proto.room(), 1));
   PAGEFERRY_RETURN_IF_ERROR(CheckName("prefill_engine_id", proto.prefill_engine_id(), 128));
   PAGEFERRY_ASSIGN_OR_RETURN(command.runs, FromProto(proto.page_runs()));
-  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), -1, kMaxAuxSlot));
+  PAGEFERRY_RETURN_IF_ERROR(CheckRange("aux_slot", proto.aux_slot(), 0, kMaxAuxSlot));
   PAGEFERRY_ASSIGN_OR_RETURN(command.states, FromProto(proto.states()));
   PAGEFERRY_RETURN_IF_ERROR(
       CheckRange("cached_prefix_pages", proto.cached_prefix_pages(), 0, int64_t{1} << 40));
@@ -73,7 +71,7 @@ absl::StatusOr<EngineCommand> Parse(const agent_pb::OpenReceive& proto) {
                                             proto.trace().traceparent(),
                                             proto.trace().tracestate()));
   command.prefill_engine = EngineId(proto.prefill_engine_id());
-  command.aux_slot = proto.aux_slot();
+  if (proto.has_aux_slot()) command.aux_slot = proto.aux_slot();
   command.cached_prefix_pages = proto.cached_prefix_pages();
   command.priority = proto.priority();
   command.capability = proto.capability();

@@ -76,14 +76,14 @@ struct SendChunk {
   std::vector<PageRun> runs;
   int64_t first_position = 0;
   bool last = false;
-  int64_t aux_slot = -1;
+  int64_t aux_slot = -1;  ///< -1: none
   std::vector<StateIndices> states;
 };
 struct OpenReceive {
   RoomKey room;
   EngineId prefill_engine;
   std::vector<PageRun> runs;
-  int64_t aux_slot = -1;
+  int64_t aux_slot = -1;  ///< -1: none
   std::vector<StateIndices> states;
   int64_t cached_prefix_pages = 0;
   std::optional<int32_t> prefill_dp_rank;
@@ -146,7 +146,7 @@ using EngineEvent = std::variant<RoomEvent, PrefixKnown, CommandRefused, EngineL
 struct Grant {
   RoomKey room;
   std::vector<PageRun> runs;
-  int64_t aux_slot = -1;
+  int64_t aux_slot = -1;  ///< -1: none
   std::vector<StateIndices> states;
   int64_t cached_prefix_pages = 0;
   bool dummy = false;
@@ -171,7 +171,7 @@ struct Offer {
   std::vector<PageRun> runs;
   int64_t first_granted_index = 0;
   bool last = false;
-  int64_t aux_slot = -1;
+  int64_t aux_slot = -1;  ///< -1: none
   std::vector<StateIndices> states;
   transport::SealRef seal;
 };

@@ -58,7 +58,7 @@ void PeerAcceptor::OnHello(PeerSession& session, Hello hello) {
   session.ReadNext();
 }
 
-void PeerAcceptor::OnClosed(PeerSession& session, const absl::Status& why) {
+void PeerAcceptor::OnClosed(PeerSession& session, const absl::Status& /*why*/) {
   const auto found = opening_.find(session.id());
   if (found == opening_.end()) return;
   loop_.Post([owned = std::move(found->second)]() mutable { owned.reset(); });

@@ -88,7 +88,7 @@ absl::Status ReceiveRoom::CheckOffer(const Offer& offer) const {
   }
   if (!offer.last) {
     if (offer.aux_slot == -1 && offer.states.empty()) return absl::OkStatus();
-    return InvalidField("aux_slot", absl::StrCat(offer.aux_slot), "-1 without last");
+    return InvalidField("aux_slot", absl::StrCat(offer.aux_slot), "unset without last");
   }
   PAGEFERRY_RETURN_IF_ERROR(CheckAuxSlot(offer.aux_slot, link_->sizes));
   PAGEFERRY_RETURN_IF_ERROR(CheckStates(offer.states, link_->sizes));

@@ -108,7 +108,7 @@ absl::Status SendRoom::CheckChunk(const SendChunk& chunk) {
                                  " was expected"));
   }
   if (!chunk.last && chunk.aux_slot != -1) {
-    return InvalidField("aux_slot", absl::StrCat(chunk.aux_slot), "-1 without last");
+    return InvalidField("aux_slot", absl::StrCat(chunk.aux_slot), "unset without last");
   }
   if (!chunk.last && !chunk.states.empty()) {
     return InvalidField("states", absl::StrCat(chunk.states.size()), "none without last");

@@ -143,8 +143,8 @@ ProfileSizes SizesOf(const KvProfile& profile) {
 absl::Status CheckAuxSlot(int64_t slot, const ProfileSizes& sizes) {
   if (slot == -1 || (slot >= 0 && slot < sizes.aux_slots)) return absl::OkStatus();
   return InvalidField("aux_slot", absl::StrCat(slot),
-                      sizes.aux_slots == 0 ? "-1: the profile has no aux buffers"
-                                           : absl::StrCat("-1 to ", sizes.aux_slots - 1));
+                      sizes.aux_slots == 0 ? "unset: the profile has no aux buffers"
+                                           : absl::StrCat("unset, or 0 to ", sizes.aux_slots - 1));
 }
 
 absl::Status CheckStates(absl::Span<const StateIndices> states, const ProfileSizes& sizes) {

@@ -158,7 +158,7 @@ class Fabric:
             side.state = agent_pb2.ROOM_STATE_TRANSFERRING
             side.tell()
         if chunk.last:
-            if chunk.aux_slot >= 0 and receive.grant.aux_slot >= 0:
+            if chunk.HasField("aux_slot") and receive.grant.HasField("aux_slot"):
                 _copy_aux(send, receive, chunk.aux_slot, receive.grant.aux_slot)
             for side in (send, receive):
                 side.end(agent_pb2.ROOM_STATE_SUCCESS)

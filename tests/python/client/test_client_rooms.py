@@ -185,8 +185,8 @@ def test_long_chunks_are_cut(prefill: Engine, monkeypatch: pytest.MonkeyPatch) -
     send.send_chunk([0, 1, 5, 9, 10, 20], first_position=3, last=True, aux_slot=1)
     monkeypatch.undo()
     chunks = [command.send_chunk for command in sent]
-    assert [(c.first_position, c.last, c.aux_slot) for c in chunks] == [
-        (3, False, -1),
-        (6, True, 1),
+    assert [(c.first_position, c.last, c.HasField("aux_slot"), c.aux_slot) for c in chunks] == [
+        (3, False, False, 0),
+        (6, True, True, 1),
     ]
     assert send.next_position == 9

@@ -148,7 +148,7 @@ void PairTest::TearDown() {
 
 std::byte PairTest::Pattern(int64_t room, int entry, int64_t position, int64_t offset) {
   return static_cast<std::byte>(
-      (room * 31 + entry * 7 + position * 3 + offset * 11 + offset / 251) % 255);
+      (room * 31 + int64_t{entry} * 7 + position * 3 + offset * 11 + offset / 251) % 255);
 }
 
 void PairTest::FillSource(int64_t room, const std::vector<std::pair<int64_t, int64_t>>& runs,

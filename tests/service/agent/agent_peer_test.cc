@@ -112,7 +112,6 @@ TEST_F(PeerTest, ASecondHelloAndAStaleEpochChangeNothing) {
   body.mutable_room()->set_room_id(5);
   body.mutable_room()->set_attempt(1);
   body.set_decode_rank_count(1);
-  body.set_aux_slot(-1);
   *body.add_page_runs() = PagesAt(0, 2);
   ASSERT_TRUE(peer.Send(grant));
   refused = peer.Receive();

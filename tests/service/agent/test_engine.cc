@@ -25,7 +25,7 @@ template <class Response, class Method, class Stub, class Request>
 absl::StatusOr<Response> Unary(Method method, Stub& stub, const Request& request) {
   grpc::ClientContext context;
   Response response;
-  const absl::Status status = FromGrpcStatus((stub.*method)(&context, request, &response));
+  absl::Status status = FromGrpcStatus((stub.*method)(&context, request, &response));
   if (!status.ok()) return status;
   return response;
 }
@@ -251,7 +251,7 @@ pb::EngineCommand ChunkOf(int64_t room, const std::vector<std::pair<int64_t, int
   for (const auto& [first, count] : runs) *chunk.add_page_runs() = PagesAt(first, count);
   chunk.set_first_position(position);
   chunk.set_last(last);
-  chunk.set_aux_slot(aux_slot);
+  if (aux_slot >= 0) chunk.set_aux_slot(aux_slot);
   return command;
 }
 
@@ -263,7 +263,7 @@ pb::EngineCommand OpenReceiveOf(int64_t room, const std::vector<std::pair<int64_
   receive.mutable_room()->set_attempt(1);
   receive.set_prefill_engine_id("prefill-0");
   for (const auto& [first, count] : runs) *receive.add_page_runs() = PagesAt(first, count);
-  receive.set_aux_slot(aux_slot);
+  if (aux_slot >= 0) receive.set_aux_slot(aux_slot);
   receive.set_cached_prefix_pages(prefix);
   return command;
 }

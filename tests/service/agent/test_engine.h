@@ -81,6 +81,7 @@ class TestEngine {
 
 topology_pb::PageRun PagesAt(int64_t first, int64_t count);
 pb::EngineCommand OpenSendOf(int64_t room, int32_t attempt = 0);
+/// An `aux_slot` of -1 is none.
 pb::EngineCommand ChunkOf(int64_t room, const std::vector<std::pair<int64_t, int64_t>>& runs,
                           int64_t position, bool last, int64_t aux_slot);
 pb::EngineCommand OpenReceiveOf(int64_t room, const std::vector<std::pair<int64_t, int64_t>>& runs,

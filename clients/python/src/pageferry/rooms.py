@@ -249,7 +249,6 @@ class SendRoom(Room):
             chunk = agent_pb2.SendChunk(
                 room=room_ref(self.room_id, self.attempt),
                 first_position=position,
-                aux_slot=-1,
             )
             piece.add_to(chunk)
             position += piece.page_count
@@ -257,7 +256,8 @@ class SendRoom(Room):
         if last:
             final = commands[-1].send_chunk
             final.last = True
-            final.aux_slot = -1 if aux_slot is None else aux_slot
+            if aux_slot is not None:
+                final.aux_slot = aux_slot
             final.states.extend(state_indices(states))
         if not self.state.terminal:
             self._sink.send(commands)

@@ -107,7 +107,7 @@ class Session(SessionStream):
         message = agent_pb2.OpenReceive(
             room=room_ref(room_id, attempt),
             prefill_engine_id=prefill_engine_id,
-            aux_slot=-1 if aux_slot is None else aux_slot,
+            aux_slot=aux_slot,
             states=state_indices(states),
             cached_prefix_pages=cached_prefix_pages,
             prefill_dp_rank=prefill_dp_rank,
