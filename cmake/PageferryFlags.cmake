@@ -29,9 +29,17 @@ target_link_options(pageferry_codegen INTERFACE -pie -Wl,-z,relro,-z,now,-z,noex
 if(NOT PAGEFERRY_SANITIZE STREQUAL "thread")
   target_link_options(pageferry_codegen INTERFACE -Wl,--as-needed)
 endif()
-find_program(PAGEFERRY_MOLD mold)
-if(PAGEFERRY_MOLD)
-  target_link_options(pageferry_codegen INTERFACE -fuse-ld=mold)
+# Whichever is quick and there. mold 1.10 fails an assertion on some of clang's objects beside those
+# of g++ ("sym.file"), so clang gets its own linker.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  find_program(PAGEFERRY_LINKER NAMES lld-19 ld.lld-19)
+  set(flag -fuse-ld=lld)
+else()
+  find_program(PAGEFERRY_LINKER NAMES mold)
+  set(flag -fuse-ld=mold)
+endif()
+if(PAGEFERRY_LINKER)
+  target_link_options(pageferry_codegen INTERFACE ${flag})
 endif()
 
 add_library(pageferry_warnings INTERFACE)
