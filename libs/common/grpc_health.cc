@@ -42,12 +42,14 @@ class WatchStream {
     {
       absl::MutexLock lock(&mutex_);
       if (writing_ || finished_) return;
+      // In this order: with the end all states changed, so who sees it sees them too.
+      const bool ended = health_.ended();
       const auto state = ToProto(health_.Get(service_));
       if (!cancelled_ && sent_ != state) {
         sent_ = state;
         message_.set_status(state);
         write = writing_ = true;
-      } else if (cancelled_ || health_.ended()) {
+      } else if (cancelled_ || ended) {
         finished_ = true;
       } else {
         return;

@@ -28,23 +28,20 @@ void HealthRegistry::Set(absl::string_view service, bool serving) {
   for (const auto& wake : wakes) (*wake)();
 }
 
-void HealthRegistry::SetAllNotServing() {
+void HealthRegistry::SetAllNotServing() { Freeze(false); }
+
+void HealthRegistry::End() { Freeze(true); }
+
+void HealthRegistry::Freeze(bool end) {
   Wakes wakes;
   {
     absl::MutexLock lock(&mutex_);
     frozen_ = true;
+    if (end) ended_ = true;
     for (auto& [name, serving] : services_) serving = false;
     wakes = WakesLocked();
   }
   for (const auto& wake : wakes) (*wake)();
-}
-
-void HealthRegistry::End() {
-  {
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;
-  }
-  SetAllNotServing();
 }
 
 HealthRegistry::Serving HealthRegistry::Get(absl::string_view service) const {

@@ -48,6 +48,7 @@ class HealthRegistry {
  private:
   using Wakes = std::vector<std::shared_ptr<const Wake>>;
 
+  void Freeze(bool end);
   Wakes WakesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
