@@ -5,8 +5,9 @@
 // reactor's own fields races. Every operation passes grpc_call_start_batch with a tag; for the
 // callback interface the tag holds the function to run. The definition here comes before the shared
 // library's: it releases the tag at the start and acquires it before the function runs. Order
-// between one operation's start and its completion becomes visible, and nothing more: two reactions
-// that race with each other are still reported.
+// between one operation's start and its completion becomes visible, and that between all calls and
+// the end of a server, and nothing more: two reactions that race with each other are still
+// reported.
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <link.h>
@@ -73,6 +74,8 @@ std::unordered_map<const Functor*, Run>& Functions() {
   return *functions;
 }
 
+char calls_ended;  // only its address counts
+
 void AcquireAndRun(Functor* functor, int ok) {
   Run run = nullptr;
   {
@@ -101,4 +104,20 @@ extern "C" grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op*
   }
   errno = kept_errno;
   return real(call, ops, count, tag, reserved);
+}
+
+// The end of a server comes after the end of each of its calls, which only gRPC counts: a call's
+// OnDone runs before its reference goes.
+extern "C" void grpc_call_unref(grpc_call* call) {
+  static auto* const real =
+      reinterpret_cast<decltype(&grpc_call_unref)>(dlsym(RTLD_NEXT, "grpc_call_unref"));
+  __tsan_release(&calls_ended);
+  real(call);
+}
+
+extern "C" void grpc_server_destroy(grpc_server* server) {
+  static auto* const real =
+      reinterpret_cast<decltype(&grpc_server_destroy)>(dlsym(RTLD_NEXT, "grpc_server_destroy"));
+  real(server);
+  __tsan_acquire(&calls_ended);
 }

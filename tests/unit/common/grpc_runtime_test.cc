@@ -32,17 +32,6 @@
 #include "libs/common/release_later.h"
 #include "tests/testing/status_matchers.h"
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-// A call object counts its callbacks down in our code and, for a cancellation, in Debian's library,
-// which is not instrumented: where the library's decrement is the last, TSan does not see that the
-// destruction in CallOnDone comes after the rest.
-extern "C" const char* __tsan_default_suppressions() {  // NOLINT: its name
-  return "race:::CallOnDone\n";
-}
-#endif
-#endif
-
 namespace pageferry {
 namespace {
 

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
 #include "services/transfer-agent/loop.h"
 #include "services/transfer-agent/peer_stream.h"
 #include "tests/fakes/fake_clock.h"
@@ -16,10 +18,13 @@ namespace pageferry::agent {
 
 /// A loop whose tasks run when the test says so, and whose time moves only then.
 ///
-/// Thread-compatible.
+/// Thread-compatible, but Post may be called on any thread, like that of every loop.
 class FakeLoop final : public Loop {
  public:
-  void Post(absl::AnyInvocable<void()> task) override { tasks_.push_back(std::move(task)); }
+  void Post(absl::AnyInvocable<void()> task) override {
+    const absl::MutexLock lock(&mutex_);
+    tasks_.push_back(std::move(task));
+  }
   MonotonicTime Now() const override { return clock_.Now(); }
   TaskId RunAt(MonotonicTime deadline, absl::AnyInvocable<void()> task) override {
     return clock_.RunAt(deadline, [this, task = std::move(task)]() mutable {
@@ -31,11 +36,7 @@ class FakeLoop final : public Loop {
 
   /// Runs what was posted, and what that posts.
   void Run() {
-    while (!tasks_.empty()) {
-      absl::AnyInvocable<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
+    while (absl::AnyInvocable<void()> task = Take()) task();
   }
   void Advance(absl::Duration duration) {
     Run();
@@ -44,8 +45,17 @@ class FakeLoop final : public Loop {
   }
 
  private:
+  absl::AnyInvocable<void()> Take() {
+    const absl::MutexLock lock(&mutex_);
+    if (tasks_.empty()) return nullptr;
+    absl::AnyInvocable<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+  }
+
   FakeClock clock_;
-  std::deque<absl::AnyInvocable<void()>> tasks_;
+  absl::Mutex mutex_;
+  std::deque<absl::AnyInvocable<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// A stream whose other end is the test.
