@@ -1,5 +1,8 @@
 #include "services/transfer-agent/engine_host.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 #include "libs/common/log.h"
@@ -10,6 +13,10 @@ namespace pageferry::agent {
 namespace {
 
 LogArea log_area("engine");
+
+constexpr absl::Duration kGiveUpCell = absl::Seconds(2);
+// An engine may load its model between its pools and its session.
+constexpr absl::Duration kFirstSession = absl::Minutes(10);
 
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, Reason::kDraining, "the agent is draining");
@@ -22,9 +29,6 @@ absl::Status AlreadyRegistered(absl::string_view what) {
 absl::Status EngineLostError(absl::string_view what) {
   return MakeError(absl::StatusCode::kUnavailable, Reason::kEngineLost, what);
 }
-
-/// Region ids are the agent's own: the same registration may come before and after a pool's life.
-bool SameContent(EngineInfo a, EngineInfo b) { return a == b; }
 
 }  // namespace
 
@@ -49,10 +53,9 @@ AgentState EngineHost::state() const {
 void EngineHost::CreatePool(const std::string& name, ByteCount size,
                             absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done) {
   if (draining_) return done(Draining());
-  if (grace_timer_.deadline() != MonotonicTime::InfiniteFuture()) ArmGrace();
-  const bool unused = session_ == nullptr && core_->LiveRooms() == 0;
-  parts_.pools.Create(name, size, unused,
+  parts_.pools.Create(name, size,
                       [this, done = std::move(done)](absl::StatusOr<PoolView> view) mutable {
+                        if (view.ok()) AwaitSession();
                         on_change_();
                         done(std::move(view));
                       });
@@ -67,13 +70,18 @@ absl::Status EngineHost::ReleasePool(const std::string& name) {
   for (const StateComponent& state : engine.profile.states) {
     for (const StateEntry& entry : state.entries) used |= uses(entry.items);
   }
-  if (parts_.own.registered && used) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse,
-                     absl::StrCat("the registered engine uses pool ", name), {{"by", "engine"}});
-  }
   if (used && core_->LiveRooms() > 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse,
                      absl::StrCat("rooms that are not drained use pool ", name), {{"by", "rooms"}});
+  }
+  if (parts_.own.registered && used) {
+    if (session_ != nullptr || opening_ != nullptr || !registering_.empty()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse,
+                       absl::StrCat("the registered engine uses pool ", name), {{"by", "engine"}});
+    }
+    // What an engine that died has left, in the way of the next one.
+    Uninstall(EngineLostError(absl::StrCat("its pool ", name, " was released")));
+    keeper_.Stop(kGiveUpCell, [] {});
   }
   const absl::Status status = parts_.pools.Release(name);
   on_change_();
@@ -81,7 +89,7 @@ absl::Status EngineHost::ReleasePool(const std::string& name) {
 }
 
 absl::Status EngineHost::CheckNewEngine() const {
-  if (session_ != nullptr) {
+  if (session_ != nullptr || opening_ != nullptr) {
     return AlreadyRegistered(
         absl::StrCat("engine ", parts_.own.engine.engine_id.value(), " has its session open"));
   }
@@ -97,8 +105,8 @@ void EngineHost::RegisterEngine(EngineInfo engine, RegisterDone done) {
   if (keeper_.state() == LeaseKeeper::State::kSuperseded) return done(keeper_.last_error());
   if (draining_) return done(Draining());
   if (absl::Status status = parts_.pools.Resolve(engine); !status.ok()) return done(status);
-  if (grace_timer_.deadline() != MonotonicTime::InfiniteFuture()) ArmGrace();
-  if (parts_.own.registered && SameContent(engine, parts_.own.engine)) {
+  if (parts_.own.registered && engine == parts_.own.engine) {
+    AwaitSession();
     if (registering_.empty()) return done(parts_.own.agent);
     registering_.push_back(std::move(done));
     return;
@@ -108,7 +116,7 @@ void EngineHost::RegisterEngine(EngineInfo engine, RegisterDone done) {
   if (!parts_.own.registered) return Install(std::move(engine));
   Uninstall(EngineLostError("another engine registered"));
   // The old cell first: it may be the same one with another profile.
-  keeper_.Stop(absl::Seconds(2),
+  keeper_.Stop(kGiveUpCell,
                [this, engine = std::move(engine)]() mutable { Install(std::move(engine)); });
 }
 
@@ -125,6 +133,7 @@ void EngineHost::Install(EngineInfo engine) {
   parts_.finder.SetNamespace(own.engine.name_space);
   parts_.placer.SetEngine(own.engine.name_space, own.engine.engine_id, own.engine.coordinate.dp);
   core_->SetEngine(own.engine, own.agent);
+  AwaitSession();
   Log(LogLevel::kInfo, log_area, "engine_registered",
       {{"engine", own.engine.engine_id},
        {"role", prefill ? "prefill" : "decode"},
@@ -194,132 +203,6 @@ void EngineHost::OnSuperseded(const absl::Status& why) {
   on_change_();
 }
 
-void EngineHost::OnFrame(const std::shared_ptr<EngineStream>& stream, EngineFrame frame) {
-  absl::Status status = frame.error;
-  const bool opens = status.ok() && std::holds_alternative<OpenSession>(frame.commands.front());
-  if (status.ok() && stream != session_) {
-    status = opens && frame.commands.size() == 1
-                 ? OpenNow(stream, std::get<OpenSession>(frame.commands.front()))
-                 : MakeError(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder,
-                             "the first frame has exactly one command, open");
-    if (!status.ok()) return stream->End(status, true);
-    return stream->ReadNext();
-  }
-  for (auto& command : frame.commands) {
-    if (!status.ok()) break;
-    if (auto* const parsed = std::get_if<ParsedCommand>(&command)) {
-      Run(std::move(*parsed));
-    } else {
-      status = MakeError(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder,
-                         "the session is open already");
-    }
-  }
-  if (!status.ok()) {
-    if (stream == session_) return EndSession(status, true);
-    return stream->End(status, true);
-  }
-  stream->ReadNext();
-}
-
-absl::Status EngineHost::OpenNow(const std::shared_ptr<EngineStream>& stream,
-                                 const OpenSession& open) {
-  if (!parts_.own.registered) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kEngineNotRegistered,
-                     "no engine is registered");
-  }
-  if (open.engine_id != parts_.own.engine.engine_id.value()) {
-    return InvalidField("open.engine_id", absl::string_view(open.engine_id).substr(0, 128),
-                        parts_.own.engine.engine_id.value());
-  }
-  if (session_ != nullptr) return AlreadyRegistered("another session is open");
-  TellGone();
-  session_ = stream;
-  grace_timer_.Clear();
-  core_->OnEngineUp();
-  Log(LogLevel::kInfo, log_area, "session_opened",
-      {{"engine", parts_.own.engine.engine_id}, {"client", open.client}});
-  agent_pb::AgentEvent event;
-  ToProto(parts_.own.agent, *event.mutable_opened()->mutable_agent());
-  event.mutable_opened()->set_state(static_cast<agent_pb::AgentState>(state()));
-  Put(std::move(event));
-  on_change_();
-  return absl::OkStatus();
-}
-
-void EngineHost::Run(ParsedCommand command) {
-  if (!command.command.ok()) {
-    parts_.probe.CommandWasRefused(ReasonOf(command.command.status()));
-    return Send(CommandRefused{
-        .room = command.room, .command = command.name, .error = command.command.status()});
-  }
-  const auto* const send = std::get_if<OpenSend>(&*command.command);
-  if (send != nullptr && parts_.own.engine.dp_by_directory && parts_.own.engine.shape.dp > 1) {
-    parts_.placer.Place(send->room.id);
-  }
-  core_->OnEngineCommand(*std::move(command.command), parts_.loop.Now());
-}
-
-void EngineHost::OnStreamEnded(const std::shared_ptr<EngineStream>& stream,
-                               const absl::Status& why) {
-  if (stream != session_) return stream->End(absl::OkStatus(), false);
-  EndSession(why, true);
-}
-
-void EngineHost::EndSession(const absl::Status& why, bool flush) {
-  if (session_ == nullptr) return;
-  Log(LogLevel::kInfo, log_area, "session_closed",
-      {{"engine", parts_.own.engine.engine_id}, {"why", why}});
-  const std::shared_ptr<EngineStream> stream = std::move(session_);
-  session_ = nullptr;
-  stream->End(why, flush);
-  ArmGrace();
-  gone_ = EngineLostError(why.ok() ? "the engine's session ended"
-                                   : absl::StrCat("the engine's session ended: ", why.message()));
-  // This may have begun inside the core: let it return first.
-  parts_.loop.Post([this] { TellGone(); });
-}
-
-void EngineHost::TellGone() {
-  if (gone_.ok()) return;
-  core_->OnEngineGone(std::exchange(gone_, absl::OkStatus()), parts_.loop.Now());
-  on_change_();
-}
-
-void EngineHost::Send(EngineEvent event) {
-  const auto* const room = std::get_if<RoomEvent>(&event);
-  if (room != nullptr && room->state == RoomState::kFailed && !room->drained) LogFailure(*room);
-  if (session_ == nullptr) return;
-  agent_pb::AgentEvent proto;
-  ToProto(event, proto);
-  Put(std::move(proto));
-}
-
-void EngineHost::LogFailure(const RoomEvent& event) {
-  const std::optional<int64_t> suppressed = failure_log_.Admit(parts_.loop.Now());
-  if (!suppressed.has_value()) return;
-  Log(LogLevel::kInfo, log_area, "room_failed",
-      {{"room", event.room.id},
-       {"attempt", event.room.attempt},
-       {"why", event.error},
-       {"suppressed", *suppressed}});
-}
-
-void EngineHost::Put(agent_pb::AgentEvent event) {
-  if (session_ == nullptr || session_->Send(std::move(event))) return;
-  EndSession(MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
-                       "the engine reads too slowly: its outbox is full", {{"limit", "outbox"}}),
-             false);
-}
-
-void EngineHost::TellState(const absl::Status& why) {
-  agent_pb::AgentEvent event;
-  agent_pb::AgentStateEvent& out = *event.mutable_agent_state();
-  out.set_state(static_cast<agent_pb::AgentState>(state()));
-  ToProto(parts_.own.agent, *out.mutable_agent());
-  if (!why.ok()) ToErrorDetail(why, *out.mutable_error());
-  Put(std::move(event));
-}
-
 void EngineHost::StartDrain() {
   if (draining_) return;
   draining_ = true;
@@ -337,26 +220,33 @@ void EngineHost::Deregister(absl::Duration timeout, absl::AnyInvocable<void()> d
 
 void EngineHost::Shutdown() {
   EndSession(Draining(), true);
+  if (opening_ != nullptr) std::exchange(opening_, nullptr)->End(Draining(), true);
   grace_timer_.Clear();
   if (parts_.own.registered) Uninstall(Draining());
   AnswerRegistrations(Draining());
 }
 
-void EngineHost::ArmGrace() {
-  grace_timer_.Set(parts_.loop.Now() + options_.pool_grace, [this] { OnGraceOver(); });
+void EngineHost::AwaitSession() {
+  if (session_ != nullptr || opening_ != nullptr) return;
+  const absl::Duration patience =
+      had_session_ ? options_.pool_grace : std::max(options_.pool_grace, kFirstSession);
+  grace_timer_.Set(parts_.loop.Now() + patience, [this] { OnGraceOver(); });
 }
 
 void EngineHost::OnGraceOver() {
-  if (session_ != nullptr || !registering_.empty()) return;
+  if (session_ != nullptr || opening_ != nullptr || !registering_.empty()) return;
+  const absl::Status gone = EngineLostError("the engine did not come back within the grace time");
+  core_->OnEngineGone(gone, parts_.loop.Now());
   if (core_->LiveRooms() > 0) {
     // Pages that somebody may still read stay, however long that takes.
     grace_timer_.Set(parts_.loop.Now() + absl::Seconds(1), [this] { OnGraceOver(); });
     return;
   }
   if (parts_.own.registered) {
-    Uninstall(EngineLostError("the engine did not come back within the grace time"));
-    keeper_.Stop(absl::Seconds(2), [] {});
+    Uninstall(gone);
+    keeper_.Stop(kGiveUpCell, [] {});
   }
+  had_session_ = false;
   parts_.pools.ReleaseAll();
   on_change_();
 }

@@ -40,9 +40,9 @@ enum class AgentState : int8_t {
 
 /// The engine of this agent: its registration, its one session, its pools.
 ///
-///   no engine --Register--> registered --open--> session --ends--> registered
-///        ^                                                             |
-///        \---- grace time over, rooms drained: deregistered, pools gone
+///   no engine --Register--> registered --open, rooms drained--> session --ends--> registered
+///        ^                                                                            |
+///        \---------- grace time over, rooms drained: deregistered, pools gone --------/
 ///
 /// Loop-confined. Borrows the parts.
 class EngineHost final : public EnginePort,
@@ -111,6 +111,7 @@ class EngineHost final : public EnginePort,
   void OnSuperseded(const absl::Status& why) override;
 
   absl::Status OpenNow(const std::shared_ptr<EngineStream>& stream, const OpenSession& open);
+  void FinishOpen();
   void Run(ParsedCommand command);
   void EndSession(const absl::Status& why, bool flush);
   void TellGone();
@@ -121,7 +122,8 @@ class EngineHost final : public EnginePort,
   void AnswerRegistrations(const absl::Status& status);
   void LogFailure(const RoomEvent& event);
   void Uninstall(const absl::Status& why);
-  void ArmGrace();
+  /// Starts the grace time anew: without a session by then, the engine has gone.
+  void AwaitSession();
   void OnGraceOver();
 
   const Options options_;
@@ -132,6 +134,9 @@ class EngineHost final : public EnginePort,
   AgentCore* core_ = nullptr;
   std::function<void()> on_change_;
   std::shared_ptr<EngineStream> session_;  // shared with the call behind it
+  std::shared_ptr<EngineStream> opening_;  // asked to open, waits for the last rooms to drain
+  std::string client_;                     // who opened it
+  bool had_session_ = false;               // since the pools were made
   std::vector<RegisterDone> registering_;  // wait for the first claim
   absl::Status gone_;                      // of a session that ended: the core is to be told
   bool draining_ = false;

@@ -51,7 +51,7 @@ PoolStore::~PoolStore() {
   for (auto& [name, pool] : pools_) static_cast<void>(Unmap(pool));
 }
 
-void PoolStore::Create(const std::string& name, ByteCount size, bool fresh_seals,
+void PoolStore::Create(const std::string& name, ByteCount size,
                        absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done) {
   if (const auto found = pools_.find(name); found != pools_.end()) {
     const ByteCount whole((size.value() + kMemoryPage - 1) / kMemoryPage * kMemoryPage);
@@ -61,7 +61,6 @@ void PoolStore::Create(const std::string& name, ByteCount size, bool fresh_seals
           absl::StrCat("pool ", name, " lives with ", found->second.shm->size().value(), " bytes"),
           {{"pool", name}}));
     }
-    if (fresh_seals) found->second.shm->seals().BreakAll();
     return done(PoolView{.name = name,
                          .size = found->second.shm->size(),
                          .local = found->second.shm->local(),
@@ -69,9 +68,9 @@ void PoolStore::Create(const std::string& name, ByteCount size, bool fresh_seals
   }
   if (!making_.insert(name).second) {
     // Somebody makes it right now: look again when that is done.
-    worker_.Post([this, name, size, fresh_seals, done = std::move(done)]() mutable {
-      loop_.Post([this, name, size, fresh_seals, done = std::move(done)]() mutable {
-        Create(name, size, fresh_seals, std::move(done));
+    worker_.Post([this, name, size, done = std::move(done)]() mutable {
+      loop_.Post([this, name, size, done = std::move(done)]() mutable {
+        Create(name, size, std::move(done));
       });
     });
     return;
@@ -222,6 +221,10 @@ absl::StatusOr<transport::SealRef> PoolStore::Make() {
 void PoolStore::Break(const transport::SealRef& seal) {
   Pool* const pool = FindRegion(seal.region);
   if (pool != nullptr) pool->shm->seals().Break({.index = seal.index, .value = seal.value});
+}
+
+void PoolStore::BreakSeals() {
+  for (auto& [name, pool] : pools_) pool.shm->seals().BreakAll();
 }
 
 PoolStore::Pool* PoolStore::FindRegion(RegionId region) {

@@ -47,11 +47,10 @@ class PoolStore final : public SealPort {
   ~PoolStore() override;
 
   /// Makes a pool in host shared memory, adopts one that an earlier agent of this id left, or gives
-  /// the live one. `fresh_seals`: no room uses a live one; its seals are drawn anew, since an
-  /// engine that came back may have declared the old ones void.
+  /// the live one.
   /// kAlreadyExists, POOL_EXISTS: it lives with another size. kResourceExhausted: OUT_OF_MEMORY,
   /// LIMIT_REACHED. Others as ShmPool::CreateOrAdopt.
-  void Create(const std::string& name, ByteCount size, bool fresh_seals,
+  void Create(const std::string& name, ByteCount size,
               absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done);
 
   /// Forgets a pool; the caller knows that nothing uses it. kNotFound, POOL_NOT_FOUND;
@@ -67,6 +66,9 @@ class PoolStore final : public SealPort {
   std::vector<transport::RemoteRegion> RegionsOf(const EngineInfo& engine) const;
   /// Seals are made in pools of this engine, so that its peers can see them.
   void SetSealRegions(const std::vector<transport::RemoteRegion>& regions);
+
+  /// Breaks all seals of all pools and begins new generations. While no room lives.
+  void BreakSeals();
 
   std::vector<PoolView> Views() const;
   ByteCount total() const;

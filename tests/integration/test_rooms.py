@@ -204,14 +204,16 @@ def test_a_broken_seal_is_never_success() -> None:
                         assert (array == room).all(), "SUCCESS with bytes of another time"
                 moving.wait_drained(WAIT)
             if room % 2:
-                break_recovery(prefill)
+                # A new session makes seals of the new generation.
+                prefill.session.close()
+                prefill.session = prefill.agent.open_session(PREFILL)
+            # Whatever was void before, the next room is whole.
+            prefill.fill(100 + room, [3, 4], 1)
+            taking = decode.session.open_receive(100 + room, PREFILL, [8, 2], aux_slot=1)
+            send(prefill, 100 + room, [3, 4], 2, 1)
+            taking.wait(WAIT)
+            decode.check(100 + room, [8, 2], 1)
         assert broken > 0, "no copy was met in the middle"
-
-
-def break_recovery(engine: Engine) -> None:
-    """A new session makes seals of the new generation."""
-    engine.session.close()
-    engine.session = engine.agent.open_session(PREFILL)
 
 
 def test_two_tensor_ranks() -> None:

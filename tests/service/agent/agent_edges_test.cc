@@ -160,12 +160,21 @@ TEST_F(AgentTest, PoolsAreCheckedAndAdoptedAndReleased) {
   EXPECT_THAT(engine.CreatePool("kv", 2 * kPoolBytes),
               StatusIs(absl::StatusCode::kAlreadyExists, Reason::kPoolExists));
   ASSERT_THAT(engine.Register(EngineOf("e", topology_pb::ROLE_PREFILL)), IsOk());
+  engine.Open("e");
+  ASSERT_TRUE(engine.WaitFor([](const auto& e) { return e.has_opened(); }).has_value());
   EXPECT_THAT(engine.ReleasePool("kv"),
               StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kInUse));
   EXPECT_THAT(engine.ReleasePool("other"),
               StatusIs(absl::StatusCode::kNotFound, Reason::kPoolNotFound));
   ASSERT_THAT(engine.CreatePool("spare", 8192), IsOk());
   EXPECT_THAT(engine.ReleasePool("spare"), IsOk());
+  // Without its session the engine is no longer in the way of one that wants another size.
+  engine.CloseSession();
+  EXPECT_THAT(engine.SessionStatus(), IsOk());
+  ASSERT_TRUE(Eventually([&] { return engine.ReleasePool("kv").ok(); }));
+  ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse now, engine.GetAgent());
+  EXPECT_EQ(now.state(), pb::AGENT_STATE_IDLE);
+  EXPECT_THAT(engine.CreatePool("kv", 2 * kPoolBytes), IsOk());
 }
 
 TEST_F(AgentTest, ARegistrationIsHeldUntilItsSessionEnds) {
