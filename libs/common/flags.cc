@@ -62,6 +62,22 @@ std::string Describe(const absl::Status& status) {
   return absl::StrCat("value ", value->second, ", allowed: ", allowed->second);
 }
 
+// Words in lines of at most 80 characters that begin with `indent`; one that is longer stands
+// alone.
+std::string Wrapped(absl::string_view words, absl::string_view indent) {
+  constexpr size_t kColumns = 80;
+  std::string text;
+  std::string line;
+  for (const absl::string_view word : absl::StrSplit(words, ' ', absl::SkipEmpty())) {
+    if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
+      absl::StrAppend(&text, line, "\n");
+      line.clear();
+    }
+    absl::StrAppend(&line, line.empty() ? indent : " ", word);
+  }
+  return absl::StrCat(text, line, "\n");
+}
+
 template <class T>
 Store StoreTo(T* target, T value) {
   return [target, value = std::move(value)] { *target = value; };
@@ -98,17 +114,22 @@ struct Flags::Impl {
     for (const Flag& flag : flags) {
       if (flag.heading != last_heading) absl::StrAppend(&text, "\n", flag.heading, ":\n");
       last_heading = flag.heading;
-      absl::StrAppend(&text, "  --", flag.name, flag.hint.empty() ? "" : " ", flag.hint, "\n      ",
-                      flag.help);
-      if (!flag.default_text.empty()) absl::StrAppend(&text, " Default: ", flag.default_text, ".");
-      absl::StrAppend(&text, "\n");
+      absl::StrAppend(&text, "  --", flag.name, flag.hint.empty() ? "" : " ", flag.hint, "\n");
+      const std::string sentence =
+          absl::StrCat(flag.help, absl::EndsWith(flag.help, ".") ? "" : ".",
+                       flag.default_text.empty() ? "" : " Default: ", flag.default_text,
+                       flag.default_text.empty() ? "" : ".");
+      absl::StrAppend(&text, Wrapped(sentence, "      "));
     }
-    absl::StrAppend(&text,
-                    "\nGeneral:\n  --help\n      Print this text.\n  --version\n      Print the "
-                    "versions of this program and its libraries.\n\nEach flag can also be set in "
-                    "the environment: --some-flag by ",
-                    EnvironmentName(part, "some-flag"), " or ", EnvironmentName("", "some-flag"),
-                    ". The command line comes first, then the longer name.\n");
+    absl::StrAppend(
+        &text,
+        "\nGeneral:\n  --help\n      Print this text.\n  --version\n      Print the "
+        "versions of this program and its libraries.\n\n",
+        Wrapped(absl::StrCat("Each flag can also be set in the environment: --some-flag by ",
+                             EnvironmentName(part, "some-flag"), " or ",
+                             EnvironmentName("", "some-flag"),
+                             ". The command line comes first, then the longer name."),
+                ""));
     return text;
   }
 

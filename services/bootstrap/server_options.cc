@@ -30,7 +30,7 @@ absl::Status CheckTtls(const ServerOptions& server) {
 void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
   const absl::Duration second = absl::Seconds(1);
   const absl::Duration ten_minutes = absl::Minutes(10);
-  flags.Group("Addresses.");
+  flags.Group("Addresses");
   flags.String("listen", &server.listen, "host:port of the service; port 0 is any free one.");
   flags.String("health-listen", &server.health_listen,
                "host:port that serves health alone; auto: next to --listen; none.");
@@ -45,7 +45,7 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
               "largest message, both ways.");
   flags.Duration("drain-timeout", &server.drain_timeout, absl::ZeroDuration(), ten_minutes,
                  "how long calls may go on after SIGTERM");
-  flags.Group("Leases.");
+  flags.Group("Leases");
   flags.Duration("default-lease-ttl", &server.default_lease_ttl, second, ten_minutes,
                  "time to live of a rank's lease where the agent asks for none.");
   flags.Duration("min-lease-ttl", &server.min_lease_ttl, second, ten_minutes,
@@ -57,7 +57,7 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
   flags.Choice("allow-loopback-endpoints", &server.allow_loopback_endpoints,
                {"auto", "true", "false"},
                "accept agents at loopback addresses; auto: if --listen is one.");
-  flags.Group("Bounds.");
+  flags.Group("Bounds");
   flags.Int("max-engines", &server.max_engines, 1, kMillion, "engines known.");
   flags.Int("max-ranks", &server.max_ranks, 1, 16 * kMillion, "ranks known, lapsed ones included.");
   flags.Int("max-rooms", &server.max_rooms, 1, 64 * kMillion, "rooms placed.");
@@ -66,7 +66,7 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
             "calls that wait for an engine or for rooms.");
   flags.Duration("watch-stall-timeout", &server.watch_stall_timeout, second, ten_minutes,
                  "a watcher that takes a message no faster is cut off.");
-  flags.Group("Log.");
+  flags.Group("Log");
   flags.Choice("log-format", &program.log_format, {"text", "json"}, "form of each line.");
   flags.Choice("log-level", &program.log_level, {"verbose", "info", "warning", "error"},
                "the least that is written.");

@@ -13,7 +13,7 @@
 namespace pageferry::agent {
 namespace {
 
-LogArea log_area("session");
+LogArea log_area("engine");
 
 }  // namespace
 

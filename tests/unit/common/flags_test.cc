@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -140,6 +142,9 @@ TEST_F(FlagsTest, HelpAndVersion) {
                                  "  --lease-ttl DURATION\n", "Default: 3s.", "Default: 4MiB.",
                                  "--log-format text|json", "PAGEFERRY_BOOTSTRAP_SOME_FLAG"}) {
     EXPECT_THAT(help.out, HasSubstr(part));
+  }
+  for (const absl::string_view line : absl::StrSplit(help.out, '\n')) {
+    EXPECT_LE(line.size(), 80u) << line;
   }
   const FlagsOutcome version = Parse({"--version"});
   EXPECT_EQ(version.exit_code, 0);
