@@ -1,5 +1,6 @@
 #include "libs/common/flags.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <limits>
@@ -23,6 +24,7 @@
 #include "absl/time/time.h"
 #include "libs/common/error.h"
 #include "libs/common/flag_values.h"
+#include "libs/common/host_port.h"
 #include "libs/common/ids.h"
 #include "libs/common/status.h"
 
@@ -275,6 +277,25 @@ void Flags::List(std::string name, std::vector<std::string>* target, std::string
                }
                return StoreTo(target, std::move(items));
              });
+}
+
+void Flags::Address(std::string name, std::string* target, std::vector<std::string> words,
+                    std::string help) {
+  const std::string allowed = absl::StrJoin(
+      words, "",
+      [](std::string* out, const std::string& word) { absl::StrAppend(out, word, ", "); });
+  impl_->Add(
+      std::move(name), absl::StrJoin(words, "|") + (words.empty() ? "" : "|") + "HOST:PORT",
+      *target, std::move(help),
+      [target, words = std::move(words), allowed](const Texts& texts) -> absl::StatusOr<Store> {
+        const std::string& text = texts.back();
+        const bool is_word = std::ranges::find(words, text) != words.end();
+        if (!is_word && !ParseHostPort(text).ok()) {
+          return InvalidField("", absl::StrCat("\"", text, "\""),
+                              absl::StrCat(allowed, "host:port, with IPv6 in brackets"));
+        }
+        return StoreTo(target, text);
+      });
 }
 
 void Flags::Custom(std::string name, std::string default_text,

@@ -55,6 +55,9 @@ class Flags {
               std::string help);
   /// Comma-separated and repeatable. Given at all, it replaces the default.
   void List(std::string name, std::vector<std::string>* target, std::string help);
+  /// host:port, or one of `words`.
+  void Address(std::string name, std::string* target, std::vector<std::string> words,
+               std::string help);
   /// Anything else: `check` reads the text and changes nothing, `store` takes it when all flags are
   /// good. `default_text` is for --help.
   void Custom(std::string name, std::string default_text,

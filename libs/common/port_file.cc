@@ -1,6 +1,7 @@
 #include "libs/common/port_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,12 @@ absl::Status FileError(const std::string& path) {
 }  // namespace
 
 absl::Status WritePortFile(const std::string& path, const nlohmann::json& content) {
+  // A rename would replace whatever stands there, a device too.
+  struct stat info{};
+  if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("port file ", path, ": exists and is no regular file"));
+  }
   const std::string text = absl::StrCat(content.dump(), "\n");
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   constexpr mode_t kMode = 0644;

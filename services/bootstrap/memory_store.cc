@@ -177,12 +177,20 @@ absl::StatusOr<RanksAnswer> MemoryStore::ResolveLocked(
   return RanksAnswer{.ranks = *std::move(ranks), .version = table_.version(), .now = clock_.Now()};
 }
 
-absl::Status MemoryStore::MayWaitLocked() const {
+absl::Status MemoryStore::MayWaitLocked(size_t rooms) const {
   if (draining_) return Draining();
-  if (waits_.size() < options_.max_waiting) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
-                   "too many calls wait",
-                   {{"limit", "max_waiting"}, {"value", absl::StrCat(options_.max_waiting)}});
+  if (waits_.size() >= options_.max_waiting) {
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
+                     "too many calls wait",
+                     {{"limit", "max_waiting"}, {"value", absl::StrCat(options_.max_waiting)}});
+  }
+  // A call may ask for thousands, so their number bounds the memory and not that of the calls.
+  if (rooms > options_.max_rooms - std::min(options_.max_rooms, waits_.rooms())) {
+    return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
+                     "too many rooms are waited for",
+                     {{"limit", "max_rooms"}, {"value", absl::StrCat(options_.max_rooms)}});
+  }
+  return absl::OkStatus();
 }
 
 WaitId MemoryStore::AddWaitLocked(WaitList::Wait wait, MonotonicTime deadline) {
@@ -203,7 +211,7 @@ WaitId MemoryStore::ResolveRanks(EngineKey key, std::vector<RankCoordinate> coor
     answer = ResolveLocked(key, coordinates);
     const bool may_come = absl::IsUnavailable(answer.status()) || absl::IsNotFound(answer.status());
     if (may_come && clock_.Now() < deadline) {
-      const absl::Status may_wait = MayWaitLocked();
+      const absl::Status may_wait = MayWaitLocked(0);
       if (may_wait.ok()) {
         WaitList::Wait wait{.key = key};
         wait.finish = [this, key = std::move(key), coordinates = std::move(coordinates),
@@ -233,7 +241,7 @@ void MemoryStore::PlaceRooms(const EngineKey& key, const std::vector<Placement>&
     const absl::MutexLock lock(&mutex_);
     const MonotonicTime now = clock_.Now();
     auto result = rooms_.Place(key, placements, ttl, now);
-    if (result.ok() && waits_.waits_for_rooms()) {
+    if (result.ok() && waits_.rooms() > 0) {
       const auto is_placed = [&](RoomId room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return !rooms_.Lookup(key, {&room, 1}, now).empty();
       };
@@ -262,7 +270,7 @@ WaitId MemoryStore::LookupRooms(EngineKey key, std::vector<RoomId> rooms, Monoto
     const MonotonicTime now = clock_.Now();
     answer = rooms_.Lookup(key, rooms, now);
     if (answer->size() < rooms.size() && now < deadline) {
-      const absl::Status may_wait = MayWaitLocked();
+      const absl::Status may_wait = MayWaitLocked(rooms.size());
       if (may_wait.ok()) {
         // The answers are in the order of the request: the first gap is the first missing room.
         size_t next = 0;

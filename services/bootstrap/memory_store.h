@@ -30,8 +30,8 @@ namespace pageferry::bootstrap {
 class MemoryStore final : public Store {
  public:
   struct Options {
-    PortTable::Options table;  ///< the floors are set by the store
-    size_t max_rooms = 1'048'576;
+    PortTable::Options table;      ///< the floors are set by the store
+    size_t max_rooms = 1'048'576;  ///< placed; as many may be waited for
     size_t max_waiting = 65'536;
     absl::Duration warm_up = absl::Seconds(6);
     /// Changes that come within this time of the first are told together.
@@ -73,7 +73,8 @@ class MemoryStore final : public Store {
   absl::StatusOr<RanksAnswer> ResolveNow(const EngineKey& key,
                                          const std::vector<RankCoordinate>& coordinates) const;
   std::vector<Placement> LookupNow(const EngineKey& key, const std::vector<RoomId>& rooms) const;
-  absl::Status MayWaitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A call that waits for so many rooms.
+  absl::Status MayWaitLocked(size_t rooms) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WaitId AddWaitLocked(WaitList::Wait wait, MonotonicTime deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeAndWake(WaitId id, WakeCause cause);

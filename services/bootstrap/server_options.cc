@@ -31,11 +31,11 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
   const absl::Duration second = absl::Seconds(1);
   const absl::Duration ten_minutes = absl::Minutes(10);
   flags.Group("Addresses");
-  flags.String("listen", &server.listen, "host:port of the service; port 0 is any free one.");
-  flags.String("health-listen", &server.health_listen,
-               "host:port that serves health alone; auto: next to --listen; none.");
-  flags.String("metrics-listen", &server.metrics_listen,
-               "host:port of /metrics, /healthz and /readyz; auto: next to that; none.");
+  flags.Address("listen", &server.listen, {}, "host:port of the service; port 0 is any free one.");
+  flags.Address("health-listen", &server.health_listen, {"auto", "none"},
+                "host:port that serves health alone; auto: next to --listen; none.");
+  flags.Address("metrics-listen", &server.metrics_listen, {"auto", "none"},
+                "host:port of /metrics, /healthz and /readyz; auto: next to that; none.");
   flags.String("port-file", &program.port_file,
                "file to write the ports to, as JSON, when all are listened on.");
   flags.Bool("insecure", &server.insecure,
@@ -60,7 +60,8 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
   flags.Group("Bounds");
   flags.Int("max-engines", &server.max_engines, 1, kMillion, "engines known.");
   flags.Int("max-ranks", &server.max_ranks, 1, 16 * kMillion, "ranks known, lapsed ones included.");
-  flags.Int("max-rooms", &server.max_rooms, 1, 64 * kMillion, "rooms placed.");
+  flags.Int("max-rooms", &server.max_rooms, 1, 64 * kMillion,
+            "rooms placed, and rooms that calls wait for.");
   flags.Int("max-watchers", &server.max_watchers, 1, kMillion, "open watches.");
   flags.Int("max-waiting", &server.max_waiting, 1, kMillion,
             "calls that wait for an engine or for rooms.");

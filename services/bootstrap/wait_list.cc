@@ -9,7 +9,7 @@ WaitList::Topic WaitList::TopicOf(const Wait& wait) {
 }
 
 void WaitList::Add(WaitId id, Wait wait) {
-  rooms_waited_for_ += wait.rooms.empty() ? 0 : 1;
+  rooms_ += wait.rooms.size();
   topics_[TopicOf(wait)].push_back(id);
   waits_.insert_or_assign(id, std::move(wait));
 }
@@ -27,7 +27,7 @@ std::optional<WaitList::Wait> WaitList::Take(WaitId id) {
   Wait wait = std::move(found->second);
   waits_.erase(found);
   RemoveTopic(id, TopicOf(wait));
-  rooms_waited_for_ -= wait.rooms.empty() ? 0 : 1;
+  rooms_ -= wait.rooms.size();
   return wait;
 }
 
@@ -55,9 +55,9 @@ std::vector<WaitList::Wait> WaitList::TakePlaced(const EngineKey& key, RoomId ro
       topics_[TopicOf(wait)].push_back(id);
       continue;
     }
+    rooms_ -= wait.rooms.size();
     taken.push_back(std::move(wait));
     waits_.erase(id);
-    --rooms_waited_for_;
   }
   return taken;
 }
@@ -67,7 +67,7 @@ std::vector<WaitList::Wait> WaitList::TakeAll() {
   for (auto& [id, wait] : waits_) taken.push_back(std::move(wait));
   waits_.clear();
   topics_.clear();
-  rooms_waited_for_ = 0;
+  rooms_ = 0;
   return taken;
 }
 

@@ -49,7 +49,8 @@ class WaitList {
 
   std::vector<Wait> TakeAll();
 
-  bool waits_for_rooms() const { return rooms_waited_for_ > 0; }
+  /// Rooms of all waits, those that were placed meanwhile included.
+  size_t rooms() const { return rooms_; }
   size_t size() const { return waits_.size(); }
 
  private:
@@ -61,7 +62,7 @@ class WaitList {
 
   absl::flat_hash_map<WaitId, Wait> waits_;
   absl::flat_hash_map<Topic, std::vector<WaitId>> topics_;
-  size_t rooms_waited_for_ = 0;
+  size_t rooms_ = 0;
 };
 
 }  // namespace pageferry::bootstrap

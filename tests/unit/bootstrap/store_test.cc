@@ -94,10 +94,10 @@ TEST(WaitListTest, EachWaitComesOutOnce) {
   const auto is_placed = [&](RoomId room) { return placed.contains(room); };
   EXPECT_EQ(waits.TakePlaced(Key(), RoomId(7), is_placed).size(), 1);  // 4; 3 waits for 9 now
   EXPECT_EQ(waits.TakePlaced(Key(), RoomId(8), is_placed).size(), 0);
-  EXPECT_TRUE(waits.waits_for_rooms());
+  EXPECT_GT(waits.rooms(), 0);
   EXPECT_EQ(waits.TakePlaced(Key("other"), RoomId(9), is_placed).size(), 0);
   EXPECT_EQ(waits.TakePlaced(Key(), RoomId(9), is_placed).size(), 1);
-  EXPECT_FALSE(waits.waits_for_rooms());
+  EXPECT_EQ(waits.rooms(), 0);
   EXPECT_TRUE(waits.Take(WaitId(2)));
   EXPECT_FALSE(waits.Take(WaitId(2)));
   EXPECT_EQ(waits.size(), 0);
@@ -198,6 +198,31 @@ TEST_F(MemoryStoreTest, WaitsAreBoundedAndEndOnceByTimeCancellationOrDrain) {
   EXPECT_EQ(wait(absl::Seconds(60)), WaitId());
   clock_.Advance(absl::Minutes(2));
   EXPECT_EQ(ends.size(), 5);
+}
+
+TEST_F(MemoryStoreTest, I9_RoomsThatAreWaitedForAreBoundedHoweverFewCallsThereAre) {
+  Open({.max_rooms = 10});
+  std::vector<std::string> ends;
+  const auto wait = [&](int64_t first, int64_t count) {
+    std::vector<RoomId> rooms;
+    for (int64_t i = 0; i < count; ++i) rooms.emplace_back(first + i);
+    return store_->LookupRooms(
+        Key(), rooms, clock_.Now() + absl::Seconds(60),
+        [&](const absl::StatusOr<std::vector<Placement>>& answer) {
+          ends.emplace_back(absl::StatusCodeToString(answer.status().code()));
+        });
+  };
+  const WaitId first = wait(0, 6);
+  wait(100, 4);
+  EXPECT_THAT(ends, IsEmpty());
+  wait(200, 1);
+  EXPECT_THAT(ends, ElementsAre("RESOURCE_EXHAUSTED"));
+  store_->CancelWait(first);
+  wait(300, 6);
+  EXPECT_THAT(ends, ElementsAre("RESOURCE_EXHAUSTED", "CANCELLED"));
+  wait(400, 1);
+  EXPECT_EQ(ends.size(), 3);
+  store_->Drain();
 }
 
 TEST_F(MemoryStoreTest, AStoppedProcessDoesNotTakeAllRanksForDead) {

@@ -135,6 +135,25 @@ TEST_F(FlagsTest, ChecksSeeTheWholeConfiguration) {
   EXPECT_THAT(outcome.err, HasSubstr("insecure is off limits"));
 }
 
+TEST(FlagsAddressTest, TakesAddressesAndWords) {
+  std::string target = "auto";
+  const auto parse = [&](const std::string& text) {
+    Flags flags("p", "d", "part", "v");
+    flags.Address("listen", &target, {"auto", "none"}, "where.");
+    return flags.Parse({"--listen", text}, [](const char*) { return nullptr; });
+  };
+  for (const char* const good : {"none", "auto", "127.0.0.1:0", "[::1]:80", "host:1"}) {
+    EXPECT_EQ(parse(good).exit_code, std::nullopt) << good;
+    EXPECT_EQ(target, good);
+  }
+  for (const char* const bad : {"", "host", "[::1", "host:70000", "never"}) {
+    const FlagsOutcome outcome = parse(bad);
+    EXPECT_EQ(outcome.exit_code, 2) << bad;
+    EXPECT_THAT(outcome.err, HasSubstr("--listen: value"));
+    EXPECT_THAT(outcome.err, HasSubstr("auto, none, host:port"));
+  }
+}
+
 TEST_F(FlagsTest, HelpAndVersion) {
   const FlagsOutcome help = Parse({"--help", "--nope"});
   EXPECT_EQ(help.exit_code, 0);

@@ -1,5 +1,6 @@
 #include "libs/common/port_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -43,9 +44,21 @@ TEST_F(PortFileTest, NamesThePathThatCannotBeWritten) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path));
   EXPECT_THAT(std::string(status.message()), HasSubstr("No such file"));
-  // A folder stands where the file should go.
-  EXPECT_FALSE(WritePortFile(folder_, {{"grpc", 1}}).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(PortFileTest, ReplacesNothingButAFile) {
+  const std::filesystem::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::filesystem::path link = folder_ / "link";
+  std::filesystem::create_symlink("nowhere", link);
+  for (const std::filesystem::path& path : {folder_, pipe, link}) {
+    const absl::Status status = WritePortFile(path, {{"grpc", 1}});
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no regular file"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
 }
 
 }  // namespace
