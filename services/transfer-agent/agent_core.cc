@@ -139,6 +139,7 @@ void AgentCore::Impl::Remove(Room& room, const Tracked& tracked) {
   if (room.role() == Role::kPrefill) {
     sends_.Erase(key);
   } else {
+    granted_.Remove(static_cast<ReceiveRoom&>(room).request());
     receives_.Erase(key);
   }
   WatchLimit();

@@ -162,6 +162,7 @@ absl::Status AgentCore::Impl::Open(OpenReceive receive, MonotonicTime now) {
   if (ended.has_value() && *ended >= key.attempt) return SupersededBy(*ended).own;
   PAGEFERRY_RETURN_IF_ERROR(CheckRoomForNew());
   for (ReceiveRoom* room : lower) EndAndSettle(*room, SupersededBy(key.attempt), now);
+  PAGEFERRY_RETURN_IF_ERROR(granted_.Add(receive, own_->sizes));
 
   const RankQuery query{.engine = receive.prefill_engine,
                         .room = key.id,

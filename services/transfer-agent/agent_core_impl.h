@@ -16,6 +16,7 @@
 #include "libs/common/ids.h"
 #include "libs/common/lease_table.h"
 #include "services/transfer-agent/agent_core.h"
+#include "services/transfer-agent/granted_set.h"
 #include "services/transfer-agent/receive_room.h"
 #include "services/transfer-agent/room.h"
 #include "services/transfer-agent/room_table.h"
@@ -155,6 +156,7 @@ class AgentCore::Impl final : private RoomActions {
 
   RoomTable<SendRoom> sends_;
   RoomTable<ReceiveRoom> receives_;
+  GrantedSet granted_;  // of receives_
   Tombstones tombstones_;
   absl::flat_hash_map<int64_t, Tracked> tracked_;  // by serial
   absl::btree_map<PeerId, Peer> peers_;

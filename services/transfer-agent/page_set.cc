@@ -45,4 +45,19 @@ absl::Status PageSet::Add(absl::Span<const PageRun> runs, int64_t pool_pages) {
   return absl::OkStatus();
 }
 
+void PageSet::Remove(absl::Span<const PageRun> runs) {
+  for (const PageRun& run : runs) {
+    if (run.count == 0) continue;
+    const int64_t end = run.first + run.count;
+    const auto found = std::prev(ends_.upper_bound(run.first));
+    const auto [whole_first, whole_end] = *found;
+    if (whole_first == run.first) {
+      ends_.erase(found);
+    } else {
+      found->second = run.first;
+    }
+    if (end < whole_end) ends_.emplace(end, whole_end);
+  }
+}
+
 }  // namespace pageferry::agent

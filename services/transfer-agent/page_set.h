@@ -10,7 +10,8 @@
 
 namespace pageferry::agent {
 
-/// The pages that a room has named so far, so that none is named twice.
+/// Pages that are taken, so that none is taken twice: those that a room has named so far, or those
+/// that live rooms may write.
 ///
 /// Thread-compatible. Pure. Adjoining runs are kept as one; O(log n) a run.
 class PageSet {
@@ -18,7 +19,10 @@ class PageSet {
   /// Adds all pages of `runs`, or none. kInvalidArgument, BAD_PAGES: a run is not within
   /// [0, pool_pages), or names a page twice or again.
   absl::Status Add(absl::Span<const PageRun> runs, int64_t pool_pages);
+  /// Takes out pages that were added.
+  void Remove(absl::Span<const PageRun> runs);
   void Clear() { ends_.clear(); }
+  bool empty() const { return ends_.empty(); }
 
  private:
   bool Overlaps(const PageRun& run) const;

@@ -53,6 +53,9 @@ class ReceiveRoom final : public Room {
   void Open(OpenReceive receive, MonotonicTime now);
   MonotonicTime deadline() const { return deadline_; }
 
+  /// What the engine asked for; its pages may be written until the room is drained.
+  const OpenReceive& request() const { return receive_; }
+
   void OnPeerFound(std::shared_ptr<const PeerLink> link, MonotonicTime now);
   void OnOffer(const Offer& offer, MonotonicTime now);
   /// An error means that the frame is to be refused; the room goes on.

@@ -19,10 +19,10 @@ class DecodeCoreTest : public CoreTest {
  protected:
   DecodeCoreTest() : CoreTest(Role::kDecode) {}
 
-  void Open(int64_t attempt = 1, int64_t room = 9) {
+  void Open(int64_t attempt = 1, int64_t room = 9, int64_t page = 10) {
     Say(OpenReceive{.room = Key(room, attempt),
                     .prefill_engine = EngineId("prefill"),
-                    .runs = {{10, 2}},
+                    .runs = {{page, 2}},
                     .prefill_dp_rank = 0,
                     .timeout = absl::Seconds(30),
                     .capability = "secret"});
@@ -147,7 +147,7 @@ TEST_F(DecodeCoreTest, I1_AHigherAttemptBeginsWhileTheLowerStillDrains) {
   Open(1), Find();
   Hear(Offer{.room = Key(9, 1), .runs = {{0, 1}}});
   Clear();
-  Open(2);
+  Open(2, 9, 12);
   EXPECT_EQ(Events(), "event FAILED STALE_ATTEMPT; event BOOTSTRAPPING");
   EXPECT_EQ(Frames(), "abort STALE_ATTEMPT");
   EXPECT_EQ(core_->LiveRooms(), 2);
@@ -165,6 +165,39 @@ TEST_F(DecodeCoreTest, I1_AHigherAttemptBeginsWhileTheLowerStillDrains) {
   EXPECT_EQ(Events(), "event FAILED STALE_ATTEMPT drained");
   ports_.mover.running.clear();
   ExpectQuiet();
+}
+
+TEST_F(DecodeCoreTest, I1_I12_APageIsGrantedToOneRoomUntilThatIsDrained) {
+  const auto open = [&](int64_t room, std::vector<PageRun> runs, int64_t slot,
+                        std::vector<StateIndices> states) {
+    Say(OpenReceive{.room = Key(room, 1),
+                    .prefill_engine = EngineId("prefill"),
+                    .runs = std::move(runs),
+                    .aux_slot = slot,
+                    .states = std::move(states),
+                    .timeout = absl::Seconds(30)});
+    return Events();
+  };
+  const std::string good = "event BOOTSTRAPPING";
+  const std::string bad = "refused open_receive BAD_PAGES";
+  EXPECT_EQ(open(9, {{10, 2}, {20, 1}}, 1, {{0, {3, 5}}}), good);
+  EXPECT_EQ(open(1, {{0, 1}, {11, 1}}, 2, {}), bad);
+  EXPECT_EQ(open(1, {{0, 1}}, 1, {}), bad);
+  EXPECT_EQ(open(1, {{0, 1}}, 2, {{0, {4, 5}}}), bad);
+  EXPECT_EQ(open(1, {{0, 1}, {12, 8}}, 2, {{0, {4}}}), good);  // the refused ones hold nothing
+
+  // Failed is not enough: a copy runs.
+  const int64_t ticket = ports_.finder.open.begin()->first;
+  ports_.finder.open.clear();
+  core_->OnPeerFound(ticket, kPeer, now_);
+  Hear(Offer{.room = Key(9, 1), .runs = {{0, 1}}});
+  Say(AbortCommand{.room = Key(9, 1)});
+  Clear();
+  EXPECT_EQ(open(2, {{10, 1}}, -1, {}), bad);
+  core_->OnMoveDone(ports_.mover.running.begin()->first, absl::CancelledError(), now_);
+  ports_.mover.running.clear();
+  Clear();
+  EXPECT_EQ(open(2, {{10, 2}, {20, 1}}, 1, {{0, {3, 5}}}), good);
 }
 
 TEST_F(DecodeCoreTest, ARefusedGrantEndsTheRoom) {
@@ -242,7 +275,7 @@ TEST_F(DecodeCoreTest, BrokenSealWaitsForItsReasonOneSecond) {
 }
 
 TEST_F(DecodeCoreTest, I8_ALostPeerFailsItsOwnRoomsOnly) {
-  Open(1, 9), Find(), Open(1, 10), Find(kOtherPeer);
+  Open(1, 9), Find(), Open(1, 10, 12), Find(kOtherPeer);
   Hear(Offer{.room = Key(9, 1), .runs = {{0, 1}}});
   Clear();
   core_->OnPeerDown(kPeer, absl::UnavailableError("no heartbeat"), now_);

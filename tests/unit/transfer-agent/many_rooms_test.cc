@@ -24,8 +24,10 @@ class Pair {
     for (const Role role : {Role::kPrefill, Role::kDecode}) {
       auto& [ports, core] = side_[role];
       core = std::make_unique<AgentCore>(limits, ports.Get());
-      core->SetEngine(TestEngine(role), TestAgent("self"));
-      core->OnPeerUp(kSession, TestPeer(role), now);
+      core->SetEngine(Large(TestEngine(role)), TestAgent("self"));
+      PeerInfo peer = TestPeer(role);
+      peer.engine = Large(std::move(peer.engine));
+      core->OnPeerUp(kSession, peer, now);
     }
   }
 
@@ -50,6 +52,12 @@ class Pair {
   MonotonicTime now = TestStart();
 
  private:
+  /// With a page for each room: no two live ones may have one in common.
+  static EngineInfo Large(EngineInfo engine) {
+    for (Entry& entry : engine.profile.entries) entry.pages.item_count = kRooms;
+    return engine;
+  }
+
   bool Carry(Role from, Role to) {
     auto frames = std::exchange(ports(from).peers.frames, {});
     for (auto& [peer, frame] : frames) {
@@ -75,14 +83,13 @@ TEST(ManyRooms, I9_LedgersAreAtZeroAfter100000Rooms) {
       if (room % 8 != 0) prefill.OnEngineCommand(OpenSend{.room = open}, pair.now);
       decode.OnEngineCommand(OpenReceive{.room = key,
                                          .prefill_engine = EngineId("prefill"),
-                                         .runs = {{room % kPages, 1}},
+                                         .runs = {{room, 1}},
                                          .timeout = absl::Seconds(10)},
                              pair.now);
       if (room % 8 == 1) decode.OnEngineCommand(AbortCommand{.room = key}, pair.now);
       if (room % 8 == 2) prefill.OnEngineCommand(AbortCommand{.room = open}, pair.now);
       if (room % 8 == 0) continue;
-      prefill.OnEngineCommand(SendChunk{.room = open, .runs = {{room % kPages, 1}}, .last = true},
-                              pair.now);
+      prefill.OnEngineCommand(SendChunk{.room = open, .runs = {{room, 1}}, .last = true}, pair.now);
     }
     pair.Run();
     // Deadlines end what has no counterpart.

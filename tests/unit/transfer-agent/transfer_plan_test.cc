@@ -1,7 +1,9 @@
 #include "services/transfer-agent/transfer_plan.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -182,6 +184,40 @@ TEST(PageSet, I12_NoPageTwice) {
   EXPECT_THAT(set.Add({{12, 1}, {2, 3}, {10, 2}, {0, 1}}, 20), IsOk());
   EXPECT_THAT(set.Add({{13, 7}}, 20), IsOk());
   for (int64_t page = 0; page < 20; ++page) EXPECT_THAT(set.Add({{page, 1}}, 20), bad);
+}
+
+TEST(PageSet, TakesOutWhatWasAdded) {
+  std::mt19937_64 dice(3);
+  PageSet set;
+  std::vector<std::vector<PageRun>> held;
+  std::vector<bool> taken(200);
+  for (int step = 0; step < 3000; ++step) {
+    if (!held.empty() && dice() % 2 == 0) {
+      const size_t at = dice() % held.size();
+      set.Remove(held[at]);
+      for (const PageRun& run : held[at]) {
+        for (int64_t page = run.first; page < run.first + run.count; ++page) taken[page] = false;
+      }
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
+      continue;
+    }
+    std::vector<PageRun> runs;
+    bool is_free = true;
+    for (int64_t first = static_cast<int64_t>(dice() % 40); first < 190 && runs.size() < 3;) {
+      const auto count = static_cast<int64_t>(1 + dice() % 8);
+      runs.push_back({first, count});
+      for (int64_t page = first; page < first + count; ++page) is_free = is_free && !taken[page];
+      first += count + static_cast<int64_t>(dice() % 60);
+    }
+    ASSERT_EQ(set.Add(runs, 200).ok(), is_free) << step;
+    if (!is_free) continue;
+    for (const PageRun& run : runs) {
+      for (int64_t page = run.first; page < run.first + run.count; ++page) taken[page] = true;
+    }
+    held.push_back(std::move(runs));
+  }
+  for (const std::vector<PageRun>& runs : held) set.Remove(runs);
+  EXPECT_TRUE(set.empty());
 }
 
 TEST(Tombstones, I9_OneKeyAgainAndAgainStaysBounded) {
