@@ -80,8 +80,7 @@ void AgentCore::Impl::Settle(Room& room, MonotonicTime now) {
     }
   }
   if (room.terminal() && tracked.find_ticket.has_value()) {
-    finds_.erase(*tracked.find_ticket);
-    ports_.finder.Cancel(*tracked.find_ticket);
+    EndSearch(room, *tracked.find_ticket);
     tracked.find_ticket.reset();
   }
   if (const MonotonicTime timer = room.NextTimer(); timer != tracked.timer) {
@@ -119,6 +118,16 @@ void AgentCore::Impl::Bury(Room& room, const Tracked& tracked, MonotonicTime now
   }
   tombstones_.Add(room.key(), std::move(tombstone), now);
   Remove(room, tracked);
+}
+
+void AgentCore::Impl::EndSearch(const Room& room, int64_t ticket) {
+  finds_.erase(ticket);
+  if (room.tell().ok() || farewells_.size() >= limits_.max_rooms) {
+    return ports_.finder.Cancel(ticket);
+  }
+  const OpenReceive& request = static_cast<const ReceiveRoom&>(room).request();
+  farewells_.Add(ticket,
+                 Abort{.room = room.key(), .error = room.tell(), .capability = request.capability});
 }
 
 void AgentCore::Impl::Forget(Room& room) {
@@ -168,6 +177,10 @@ absl::Status AgentCore::Impl::CheckRoomForNew() const {
 }
 
 void AgentCore::Impl::OnPeerFound(int64_t ticket, absl::StatusOr<PeerId> peer, MonotonicTime now) {
+  if (std::optional<Abort> farewell = farewells_.Take(ticket); farewell.has_value()) {
+    if (peer.ok() && peers_.contains(*peer)) Send(*peer, *std::move(farewell));
+    return;
+  }
   const auto found = finds_.find(ticket);
   if (found == finds_.end()) return;
   const auto tracked = tracked_.find(found->second);

@@ -163,6 +163,7 @@ absl::Status AgentCore::Impl::Open(OpenReceive receive, MonotonicTime now) {
   PAGEFERRY_RETURN_IF_ERROR(CheckRoomForNew());
   for (ReceiveRoom* room : lower) EndAndSettle(*room, SupersededBy(key.attempt), now);
   PAGEFERRY_RETURN_IF_ERROR(granted_.Add(receive, own_->sizes));
+  if (const auto search = farewells_.Drop(key.id)) ports_.finder.Cancel(*search);
 
   const RankQuery query{.engine = receive.prefill_engine,
                         .room = key.id,

@@ -16,6 +16,7 @@
 #include "libs/common/ids.h"
 #include "libs/common/lease_table.h"
 #include "services/transfer-agent/agent_core.h"
+#include "services/transfer-agent/farewells.h"
 #include "services/transfer-agent/granted_set.h"
 #include "services/transfer-agent/receive_room.h"
 #include "services/transfer-agent/room.h"
@@ -94,6 +95,8 @@ class AgentCore::Impl final : private RoomActions {
   void Settle(Room& room, MonotonicTime now);
   void Count(Role role, const RoomGauges& before, const RoomGauges& after);
   void Bury(Room& room, const Tracked& tracked, MonotonicTime now);
+  /// Ends the search of a room that is over, unless its peer is to be told when it is found.
+  void EndSearch(const Room& room, int64_t ticket);
   /// Drops a room as if it had never been: no tombstone.
   void Forget(Room& room);
   /// Takes it out of all tables but tombstones.
@@ -139,6 +142,8 @@ class AgentCore::Impl final : private RoomActions {
   absl::Status TakeGrant(Peer& peer, Sequence sequence, Grant& grant, MonotonicTime now);
   /// Answers a grant whose room failed before it came. False where there is none such.
   bool AnswerFromTombstone(const Peer& peer, const Grant& grant, MonotonicTime now);
+  /// The room that waits for a grant which `abort` says will not come.
+  SendRoom* WaitingFor(const Abort& abort) const;
   /// The room that a frame of `peer` names; else refuses or swallows the frame.
   SendRoom* SendRoomFor(Peer& peer, Sequence sequence, const RoomKey& key);
   ReceiveRoom* ReceiveRoomFor(Peer& peer, Sequence sequence, const RoomKey& key);
@@ -161,6 +166,7 @@ class AgentCore::Impl final : private RoomActions {
   absl::flat_hash_map<int64_t, Tracked> tracked_;  // by serial
   absl::btree_map<PeerId, Peer> peers_;
   absl::flat_hash_map<int64_t, int64_t> finds_;  // ticket -> serial
+  Farewells farewells_;                          // by ticket
   absl::flat_hash_map<int64_t, int64_t> moves_;  // ticket -> serial
   LeaseTable<int64_t> timers_;                   // serial, until its next timer
   int64_t last_serial_ = 0;

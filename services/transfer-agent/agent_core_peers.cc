@@ -223,8 +223,19 @@ void AgentCore::Impl::Handle(Peer& peer, Sequence sequence, const Failed& failed
 
 // --- both ways ---
 
+SendRoom* AgentCore::Impl::WaitingFor(const Abort& abort) const {
+  for (SendRoom* room : sends_.AllOf(abort.room.id)) {
+    const bool named = room->key() == abort.room || room->key().attempt.value() == 0;
+    if (named && room->opened() && !room->granted() && room->SendCapabilityIs(abort.capability)) {
+      return room;
+    }
+  }
+  return nullptr;
+}
+
 void AgentCore::Impl::Handle(Peer& peer, Sequence, const Abort& abort, MonotonicTime now) {
   Room* room = RoomOn(peer, abort.room);
+  if (room == nullptr && !peer.link->info.dialled) room = WaitingFor(abort);
   AbortReply reply{.room = abort.room, .drained = true};
   if (room == nullptr) {
     reply.unknown = tombstones_.Find(abort.room) == nullptr;

@@ -85,7 +85,7 @@ std::map<std::string, int64_t> AgentCore::Impl::Ledger() const {
           {"moves_running", static_cast<int64_t>(moves_.size())},
           {"chunks_held", totals_.chunks_held},
           {"seals", totals_.seals},
-          {"tickets", static_cast<int64_t>(finds_.size())},
+          {"tickets", static_cast<int64_t>(finds_.size()) + farewells_.size()},
           {"tombstones", tombstones_.size()}};
 }
 

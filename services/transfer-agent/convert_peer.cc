@@ -113,8 +113,10 @@ absl::StatusOr<PeerFrame> Parse(const peer_pb::Failed& proto) {
 
 absl::StatusOr<PeerFrame> Parse(const peer_pb::Abort& proto) {
   PAGEFERRY_ASSIGN_OR_RETURN(const RoomKey room, RoomFromProto(proto.room()));
+  PAGEFERRY_RETURN_IF_ERROR(CheckSize("capability", proto.capability(), kMaxCapabilityBytes));
   return Abort{.room = room,
-               .error = ErrorOf(proto.error(), absl::StatusCode::kAborted, Reason::kPeerAborted)};
+               .error = ErrorOf(proto.error(), absl::StatusCode::kAborted, Reason::kPeerAborted),
+               .capability = proto.capability()};
 }
 
 absl::StatusOr<PeerFrame> Parse(const peer_pb::AbortReply& proto) {

@@ -67,6 +67,7 @@ void Fill(const Failed& failed, peer_pb::Failed& proto) {
 }
 
 void Fill(const Abort& abort, peer_pb::Abort& proto) {
+  proto.set_capability(abort.capability);
   RoomToProto(abort.room, *proto.mutable_room());
   ToErrorDetail(abort.error, *proto.mutable_error());
 }

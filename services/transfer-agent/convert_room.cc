@@ -288,7 +288,7 @@ void ToProto(const std::vector<StateIndices>& states,
 absl::Status CheckRoomExtras(int32_t priority, absl::string_view capability,
                              absl::string_view traceparent, absl::string_view tracestate) {
   PAGEFERRY_RETURN_IF_ERROR(CheckRange("priority", priority, -100, 100));
-  PAGEFERRY_RETURN_IF_ERROR(CheckSize("capability", capability, 64));
+  PAGEFERRY_RETURN_IF_ERROR(CheckSize("capability", capability, kMaxCapabilityBytes));
   PAGEFERRY_RETURN_IF_ERROR(CheckSize("trace.traceparent", traceparent, 128));
   return CheckSize("trace.tracestate", tracestate, 512);
 }

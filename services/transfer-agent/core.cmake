@@ -20,7 +20,7 @@ pageferry_cc_library(
   PRIVATE_DEPS absl::strings pageferry::agent_transfer_plan pageferry::status)
 pageferry_cc_library(
   NAME agent_core
-  HDRS agent_core_impl.h granted_set.h page_set.h receive_room.h room.h room_ending.h room_table.h send_room.h
+  HDRS agent_core_impl.h farewells.h granted_set.h page_set.h receive_room.h room.h room_ending.h room_table.h send_room.h
        tombstones.h
   SRCS agent_core.cc agent_core_engine.cc agent_core_peers.cc agent_core_views.cc granted_set.cc page_set.cc
        receive_room.cc room.cc room_ending.cc send_room.cc tombstones.cc

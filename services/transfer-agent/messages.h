@@ -190,6 +190,7 @@ struct Failed {
 struct Abort {
   RoomKey room;
   absl::Status error;
+  std::string capability;  ///< of a room that was not granted
 };
 struct AbortReply {
   RoomKey room;

@@ -17,6 +17,7 @@ namespace pageferry::agent {
 /// Longest lists that one message may carry, beside the bound of the message itself.
 inline constexpr int64_t kMaxPageRuns = 262'144;
 inline constexpr int64_t kMaxStateIndices = 1'048'576;
+inline constexpr int64_t kMaxCapabilityBytes = 64;
 /// Highest slot of an aux buffer that a message may name.
 inline constexpr int64_t kMaxAuxSlot = 1'048'575;
 inline constexpr int64_t kMaxEntries = 65'536;

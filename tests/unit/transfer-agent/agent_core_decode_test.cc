@@ -122,15 +122,6 @@ TEST_F(DecodeCoreTest, SessionsThatWereThereBeforeTheEngineServeIt) {
   EXPECT_THAT(Events(), testing::EndsWith("event SUCCESS drained"));
 }
 
-TEST_F(DecodeCoreTest, AbortBeforeThePeerIsFoundCancelsTheSearch) {
-  Open();
-  Say(AbortCommand{.room = Key(9, 0)});
-  EXPECT_TRUE(ports_.finder.open.empty());
-  EXPECT_EQ(Frames(), "");
-  core_->OnPeerFound(1, kPeer, now_);  // too late
-  ExpectQuiet();
-}
-
 TEST_F(DecodeCoreTest, I7_ADuplicateIsRefusedAndTheFirstGoesOn) {
   Open(), Find();
   Clear();
@@ -198,6 +189,36 @@ TEST_F(DecodeCoreTest, I1_I12_APageIsGrantedToOneRoomUntilThatIsDrained) {
   ports_.mover.running.clear();
   Clear();
   EXPECT_EQ(open(2, {{10, 2}, {20, 1}}, 1, {{0, {3, 5}}}), good);
+}
+
+TEST_F(DecodeCoreTest, I4_APeerThatIsFoundTooLateIsToldTheReason) {
+  Open();
+  Say(AbortCommand{.room = Key(9, 1), .detail = "client went"});
+  EXPECT_EQ(Events(), "event BOOTSTRAPPING; event FAILED ABORTED; event FAILED ABORTED drained");
+  EXPECT_EQ(core_->LiveRooms(), 0);
+  EXPECT_EQ(core_->Ledger().at("tickets"), 1);
+  Find();
+  ASSERT_EQ(ports_.peers.All<Abort>().size(), 1u);
+  EXPECT_EQ(ports_.peers.All<Abort>()[0].room, Key(9, 1));
+  EXPECT_EQ(ports_.peers.All<Abort>()[0].capability, "secret");
+  EXPECT_TRUE(ports_.peers.All<Grant>().empty());
+  Clear();
+  Hear(AbortReply{.room = Key(9, 1), .drained = true});
+  EXPECT_EQ(Frames(), "");
+  ExpectQuiet();
+
+  // Nobody is to be told of what a new attempt has taken over, or where there is no peer.
+  Open(2), Say(AbortCommand{.room = Key(9, 2)});
+  Open(3);
+  Clear();
+  Find();
+  EXPECT_TRUE(ports_.peers.All<Abort>().empty());
+  EXPECT_EQ(ports_.peers.All<Grant>().size(), 1u);
+  Say(AbortCommand{.room = Key(9, 3)});
+  Open(4), Say(AbortCommand{.room = Key(9, 4)});
+  Find(absl::UnavailableError("no engine"));
+  Clear();
+  ExpectQuiet();
 }
 
 TEST_F(DecodeCoreTest, ARefusedGrantEndsTheRoom) {

@@ -45,6 +45,32 @@ TEST_F(PrefillCoreTest, OpenSendBindsToTheHeldGrant) {
   EXPECT_EQ(core_->Ledger().at("grants_held"), 0);
 }
 
+TEST_F(PrefillCoreTest, I4_AnAbortWithoutAGrantEndsTheRoomThatWaitsForOne) {
+  const absl::Status why = MakeError(absl::StatusCode::kAborted, Reason::kPeerAborted, "gone");
+  Open(0, "secret");
+  SendAll();
+  Clear();
+  Hear(Abort{.room = Key(9, 1), .error = why, .capability = "guess"});
+  Hear(Abort{.room = Key(8, 1), .error = why, .capability = "secret"});
+  EXPECT_EQ(Events(), "");
+  Clear();
+  Hear(Abort{.room = Key(9, 1), .error = why, .capability = "secret"});
+  EXPECT_EQ(Events(), "event FAILED PEER_ABORTED; event FAILED PEER_ABORTED drained");
+  ExpectQuiet();
+  Clear();
+
+  // A granted room is ended by its own session alone.
+  Open(0, "secret", 7);
+  Grant grant = MakeGrant(2, 7);
+  grant.capability = "secret";
+  Hear(grant);
+  Clear();
+  Hear(Abort{.room = Key(7, 1), .error = why, .capability = "secret"});
+  Hear(Abort{.room = Key(7, 2), .error = why, .capability = "secret"}, kOtherPeer);
+  EXPECT_EQ(Events(), "");
+  EXPECT_EQ(core_->LiveRooms(), 1);
+}
+
 TEST_F(PrefillCoreTest, OrphanGrantExpiresAndTellsDecode) {
   CoreLimits limits;
   limits.orphan_grant_ttl = absl::Seconds(10);

@@ -204,7 +204,9 @@ void World::Forge() {
   const std::vector<PeerFrame> frames =
       to_prefill
           ? std::vector<PeerFrame>{Taken{.room = key, .complete = true},
-                                   Abort{.room = key, .error = absl::AbortedError("")}}
+                                   Abort{.room = key,
+                                         .error = absl::AbortedError(""),
+                                         .capability = "a guess"}}
           : std::vector<PeerFrame>{Offer{.room = key, .runs = {{0, 1}}}, Completed{.room = key},
                                    Failed{.room = key, .error = absl::AbortedError("")}};
   const PeerId peer = to_prefill ? session.at_prefill : session.at_decode;
