@@ -100,7 +100,7 @@ absl::StatusOr<PeerFrame> Parse(const peer_pb::Offer& proto) {
 
 /// The reason that a frame gives; a frame that forgot it still ends what it names.
 absl::Status ErrorOf(const error::v1::ErrorDetail& detail, absl::StatusCode code, Reason reason) {
-  const absl::Status status = FromErrorDetail(detail);
+  absl::Status status = FromErrorDetail(detail);
   if (!status.ok() && detail.code() != 0) return status;
   return MakeError(code, reason, "the peer gave no reason");
 }

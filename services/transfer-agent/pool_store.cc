@@ -144,6 +144,7 @@ absl::Status PoolStore::Release(const std::string& name) {
 
 void PoolStore::ReleaseAll() {
   std::vector<std::string> names;
+  names.reserve(pools_.size());
   for (const auto& [name, pool] : pools_) names.push_back(name);
   for (const std::string& name : names) {
     const absl::Status status = Release(name);
@@ -188,6 +189,7 @@ void PoolStore::SetSealRegions(const std::vector<transport::RemoteRegion>& regio
 
 std::vector<PoolView> PoolStore::Views() const {
   std::vector<PoolView> views;
+  views.reserve(pools_.size());
   for (const auto& [name, pool] : pools_) {
     views.push_back({.name = name,
                      .size = pool.shm->size(),
@@ -228,8 +230,8 @@ void PoolStore::BreakSeals() {
 }
 
 PoolStore::Pool* PoolStore::FindRegion(RegionId region) {
-  const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const auto& item) { return item.second.region == region; });
+  const auto found =
+      std::ranges::find_if(pools_, [&](const auto& item) { return item.second.region == region; });
   return found == pools_.end() ? nullptr : &found->second;
 }
 

@@ -203,7 +203,7 @@ TEST(PageSet, TakesOutWhatWasAdded) {
     }
     std::vector<PageRun> runs;
     bool is_free = true;
-    for (int64_t first = static_cast<int64_t>(dice() % 40); first < 190 && runs.size() < 3;) {
+    for (auto first = static_cast<int64_t>(dice() % 40); first < 190 && runs.size() < 3;) {
       const auto count = static_cast<int64_t>(1 + dice() % 8);
       runs.push_back({first, count});
       for (int64_t page = first; page < first + count; ++page) is_free = is_free && !taken[page];
