@@ -130,6 +130,7 @@ Agent::Impl::Impl(AgentOptions used, TransportPolicy policy)
       id(options.agent_id.empty() ? DrawAgentId() : options.agent_id),
       local({.copy_threads = static_cast<int>(options.copy_threads), .shm_dir = options.shm_dir}),
       own{.agent = {.id = id, .epoch = Epoch(0)},
+          .room_credit = static_cast<int32_t>(options.max_rooms_of_peer),
           .host_id = HostId(options.shm_dir),
           .policy = std::move(policy)},
       bootstrap(loop, options.bootstrap,
@@ -165,12 +166,13 @@ Agent::Impl::Impl(AgentOptions used, TransportPolicy policy)
             .placer = placer,
             .probe = probe}),
       drainer(loop, host),
-      core({.max_rooms = options.max_rooms}, {.engine = host,
-                                              .peers = directory,
-                                              .finder = finder,
-                                              .seals = pools,
-                                              .mover = directory,
-                                              .probe = probe}),
+      core({.max_rooms = options.max_rooms, .max_rooms_of_peer = options.max_rooms_of_peer},
+           {.engine = host,
+            .peers = directory,
+            .finder = finder,
+            .seals = pools,
+            .mover = directory,
+            .probe = probe}),
       reaper(options.shm_dir, options.pool_grace) {
   probe.SetActivity([this] { OnChange(); });
   directory.Bind(core);

@@ -202,6 +202,10 @@ void AgentCore::Impl::OnPeerFound(int64_t ticket, absl::StatusOr<PeerId> peer, M
         MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
                   "transports that the source drives are not supported yet");
     EndAndSettle(room, {.own = unsupported, .tell = absl::OkStatus()}, now);
+  } else if (const int64_t credit = session->second.link->info.room_credit;
+             credit > 0 && std::ssize(session->second.rooms) >= credit) {
+    EndAndSettle(room, {.own = LimitReached("rooms_of_peer", credit), .tell = absl::OkStatus()},
+                 now);
   } else {
     room.OnPeerFound(session->second.link, now);
     Settle(room, now);

@@ -26,6 +26,8 @@ struct PeerInfo {
   /// True where this agent dialled: it receives pages from that peer; else it
   /// sends to it.
   bool dialled = false;
+  /// Live rooms that it takes of this agent; 0 is not told.
+  int64_t room_credit = 0;
 };
 
 /// A room as operators see it.

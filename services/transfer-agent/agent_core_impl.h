@@ -38,7 +38,10 @@ class AgentCore::Impl final : private RoomActions {
 
   void SetEngine(const EngineInfo& engine, const AgentRef& self);
   void SetSelf(const AgentRef& self) { self_ = self; }
-  void OnEngineUp() { engine_present_ = true; }
+  void OnEngineUp() {
+    engine_present_ = true;
+    if (pressed_) Tell(Backpressure{.engaged = true, .limit = "rooms"});
+  }
   void OnEngineGone(const absl::Status& why, MonotonicTime now);
   void OnEngineCommand(EngineCommand command, MonotonicTime now);
 

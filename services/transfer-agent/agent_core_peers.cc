@@ -117,6 +117,7 @@ absl::Status AgentCore::Impl::CheckGrant(const PeerLink& link, const Grant& gran
   if (grant.dummy && !(grant.runs.empty() && grant.aux_slot == -1 && grant.states.empty())) {
     return InvalidField("dummy", "true", "true only without pages, aux and states");
   }
+  if (grant.checksum) return ChecksumUnsupported();
   PAGEFERRY_RETURN_IF_ERROR(CheckPageRuns(grant.runs, link.sizes.pages));
   PAGEFERRY_RETURN_IF_ERROR(CheckAuxSlot(grant.aux_slot, link.sizes));
   return CheckStates(grant.states, link.sizes);

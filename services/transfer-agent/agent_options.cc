@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
+#include "libs/common/host_port.h"
 #include "libs/common/status.h"
 #include "libs/transport/transport.h"
 
@@ -26,6 +27,15 @@ LogLevel LevelOf(const std::string& name) {
 
 absl::Status CheckRelations(const AgentOptions& agent) {
   if (agent.bootstrap.empty()) return InvalidField("bootstrap", "", "at least one host:port");
+  for (const std::string& address : agent.bootstrap) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    if (!parsed.ok() || parsed->port == 0 || IsWildcard(parsed->host)) {
+      return InvalidField("bootstrap", address, "host:port of another process");
+    }
+  }
+  if (access(agent.shm_dir.c_str(), W_OK | X_OK) != 0) {
+    return InvalidField("shm-dir", agent.shm_dir, "a folder that this process can write to");
+  }
   if (agent.peer.busy_silence <= agent.peer.busy_heartbeat ||
       agent.peer.idle_silence <= agent.peer.idle_heartbeat) {
     return InvalidField("peer-silence", absl::FormatDuration(agent.peer.busy_silence),
@@ -42,8 +52,9 @@ void AddLimits(Flags& flags, AgentOptions& agent) {
                  "time to live of the cell's lease; renewed three times as often");
   flags.Duration("pool-grace", &agent.pool_grace, absl::ZeroDuration(), absl::Hours(24),
                  "how long pools outlive their engine's session");
-  flags.Duration("resolve-timeout", &agent.resolve_timeout, absl::ZeroDuration(), ten_minutes,
-                 "how long a room waits for a prefill engine that is not there or not ready");
+  flags.Duration(
+      "resolve-timeout", &agent.resolve_timeout, absl::ZeroDuration(), ten_minutes,
+      "how long a room waits for a prefill engine once that is known to be away or not ready");
   flags.Duration("drain-timeout", &agent.drain_timeout, absl::ZeroDuration(), absl::Hours(1),
                  "how long rooms may go on after SIGTERM");
   flags.Duration("peer-heartbeat", &agent.peer.busy_heartbeat, absl::Milliseconds(10), ten_minutes,
@@ -52,6 +63,8 @@ void AddLimits(Flags& flags, AgentOptions& agent) {
                  "without one for so long, such a session's peer is dead");
   flags.Group("Bounds");
   flags.Int("max-rooms", &agent.max_rooms, 1, 1 << 20, "live rooms, of both roles");
+  flags.Int("max-rooms-of-peer", &agent.max_rooms_of_peer, 1, 1 << 20,
+            "of them, live rooms that one decode agent may have granted here");
   flags.Int("max-pools", &agent.max_pools, 1, 4096, "pools");
   flags.Int("copy-threads", &agent.copy_threads, 1, 256, "threads that copy pages (local)");
   flags.Bytes("max-message-bytes", &agent.max_message, ByteCount(64 << 10), ByteCount(1 << 30),
@@ -87,13 +100,13 @@ void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
   flags.List("engine-listen", &agent.engine_listen,
              "unix:/path or host:port for the engine and operators; default: "
              "unix:/run/pageferry/agent.sock, or the user's runtime folder");
-  flags.String("peer-listen", &agent.peer_listen, "host:port for other agents; port 0 is any");
+  flags.Address("peer-listen", &agent.peer_listen, {}, "host:port for other agents; port 0 is any");
   flags.String("advertise", &agent.advertise,
                "host:port that other agents dial; default: what is listened on");
-  flags.String("health-listen", &agent.health_listen,
-               "host:port that serves health alone; auto: next to --peer-listen; none");
-  flags.String("metrics-listen", &agent.metrics_listen,
-               "host:port of /metrics, /healthz and /readyz; auto: next to that; none");
+  flags.Address("health-listen", &agent.health_listen, {"auto", "none"},
+                "host:port that serves health alone; auto: next to --peer-listen; none");
+  flags.Address("metrics-listen", &agent.metrics_listen, {"auto", "none"},
+                "host:port of /metrics, /healthz and /readyz; auto: next to that; none");
   flags.List("bootstrap", &agent.bootstrap, "host:port of the bootstrap service, one or several");
   flags.String("port-file", &program.port_file,
                "file to write the addresses to, as JSON, when all are listened on");

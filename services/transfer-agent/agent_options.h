@@ -37,6 +37,7 @@ struct AgentOptions {
 
   int64_t copy_threads = 2;
   int64_t max_rooms = 65'536;
+  int64_t max_rooms_of_peer = 32'768;
   int64_t max_pools = 64;
   ByteCount max_message = ByteCount(4 << 20);
   absl::Duration lease_ttl = absl::Seconds(3);

@@ -250,6 +250,8 @@ absl::StatusOr<HelloReply> ReplyFromProto(const peer_pb::HelloReply& proto) {
       CheckEnum("transport.kind", proto.transport().kind(), peer_pb::TransportKind_IsValid));
   PAGEFERRY_RETURN_IF_ERROR(
       CheckSize("transport.address", proto.transport().address(), kMaxAddressBytes));
+  PAGEFERRY_RETURN_IF_ERROR(CheckRange("room_credit", proto.room_credit(), 0, INT32_MAX));
+  reply.room_credit = proto.room_credit();
   reply.session = SessionId(proto.session_id());
   reply.resumed = proto.resumed();
   reply.protocol = proto.protocol();

@@ -136,6 +136,7 @@ void Fill(const HelloReply& reply, peer_pb::HelloReply& proto) {
   proto.mutable_transport()->set_address(reply.transport.address);
   proto.mutable_transport()->set_reason(reply.transport.reason);
   RegionsToProto(reply.regions, *proto.mutable_regions());
+  proto.set_room_credit(reply.room_credit);
 }
 
 absl::Status WrongWay() {

@@ -238,6 +238,10 @@ absl::StatusOr<KvProfile> FromProto(const topology_pb::KvProfile& proto, BufferO
   PAGEFERRY_RETURN_IF_ERROR(
       CheckRange("total_kv_heads", proto.total_kv_heads(), min_heads, 65'536));
   PAGEFERRY_RETURN_IF_ERROR(CheckRange("rank_kv_heads", proto.rank_kv_heads(), min_heads, 65'536));
+  if (proto.total_kv_heads() > 0) {
+    PAGEFERRY_RETURN_IF_ERROR(
+        CheckRange("rank_kv_heads", proto.rank_kv_heads(), 0, proto.total_kv_heads()));
+  }
   PAGEFERRY_RETURN_IF_ERROR(CheckRange("head_dim", proto.head_dim(), 1, 65'536));
   PAGEFERRY_RETURN_IF_ERROR(CheckSize("model_fingerprint", proto.model_fingerprint(), 256));
   PAGEFERRY_RETURN_IF_ERROR(CheckRange("kv_shards", proto.kv_shards(), 0, 65'536));

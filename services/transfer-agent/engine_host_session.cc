@@ -75,7 +75,6 @@ void EngineHost::FinishOpen() {
   had_session_ = true;
   // It may have declared the seals of the session before void.
   parts_.pools.BreakSeals();
-  core_->OnEngineUp();
   Log(LogLevel::kInfo, log_area, "session_opened",
       {{"engine", parts_.own.engine.engine_id}, {"client", client_}});
   agent_pb::AgentEvent event;
@@ -83,6 +82,7 @@ void EngineHost::FinishOpen() {
   event.mutable_opened()->set_state(static_cast<agent_pb::AgentState>(state()));
   const std::shared_ptr<EngineStream> stream = session_;
   Put(std::move(event));
+  core_->OnEngineUp();
   stream->ReadNext();
   on_change_();
 }

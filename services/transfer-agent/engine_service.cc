@@ -73,6 +73,9 @@ absl::Status CheckPool(const agent_pb::CreatePoolRequest& request) {
   if (request.memory_kind() != agent_pb::MEMORY_KIND_HOST_SHM) {
     return UnsupportedMemory(request.memory_kind());
   }
+  if (absl::Status status = CheckRange("device", request.device(), 0, 0); !status.ok()) {
+    return status;
+  }
   return absl::OkStatus();
 }
 
@@ -282,13 +285,13 @@ class EngineService final : public agent_pb::TransferAgent::CallbackService {
         after = room.room;
         const auto& states = request.states();
         if (states.empty() ||
-            std::find(states.begin(), states.end(), static_cast<int>(room.state)) != states.end()) {
+            std::ranges::find(states, static_cast<int>(room.state)) != states.end()) {
           agent::ToProto(room, *response.add_rooms());
         }
         if (response.rooms_size() == size) break;
       }
+      if (response.rooms_size() == size) break;  // there may be more behind, in this look too
       if (std::ssize(rooms) < size) return;
-      if (response.rooms_size() == size) break;
     }
     response.set_next_page_token(absl::StrCat(after->id.value(), ":", after->attempt.value()));
   }

@@ -138,6 +138,7 @@ HelloReply AnswerHello(const OwnSide& own, const Hello& hello) {
   reply.engine = own.engine;
   reply.host_id = own.host_id;
   reply.regions = own.regions;
+  reply.room_credit = own.room_credit;
   return reply;
 }
 

@@ -18,6 +18,7 @@ struct OwnSide {
   AgentRef agent;  ///< epoch 0 before the first claim was granted
   bool registered = false;
   bool draining = false;
+  int32_t room_credit = 0;  ///< live rooms that a peer may have here; 0 is not told
   EngineInfo engine;
   std::vector<transport::RemoteRegion> regions;
   std::string host_id;

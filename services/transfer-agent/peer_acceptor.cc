@@ -32,6 +32,7 @@ void PeerAcceptor::Accept(std::shared_ptr<PeerStream> stream) {
 
 void PeerAcceptor::OnHello(PeerSession& session, Hello hello) {
   HelloReply reply = AnswerHello(own_, hello);
+  if (reply.error.ok()) reply.error = directory_.MayAccept(hello.agent, hello.engine);
   const absl::Status error = reply.error;
   const TransportChoice choice = reply.transport;
   session.SendHelloReply(own_.agent, std::move(reply));

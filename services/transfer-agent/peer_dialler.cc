@@ -144,12 +144,13 @@ void PeerDialler::OnConnected(PeerId session, const HelloReply& reply,
   PeerSession& opened = *owned;
   dials_.erase({agent.id, agent.epoch});
   const PeerId id = directory_.Adopt({.session = std::move(owned),
-                                      .own = own_.agent,
+                                      .own = dial->hello.agent,
                                       .info = {.agent = reply.agent,
                                                .engine = reply.engine,
                                                .transport = reply.transport.kind,
                                                .driver = driver,
-                                               .dialled = true},
+                                               .dialled = true,
+                                               .room_credit = reply.room_credit},
                                       .transport_reason = reply.transport.reason,
                                       .mover = *std::move(mover)});
   opened.ReadNext();

@@ -23,6 +23,31 @@ PeerDirectory::PeerDirectory(Loop& loop, Worker& worker, AgentProbe& probe)
 
 PeerDirectory::~PeerDirectory() = default;
 
+absl::Status PeerDirectory::MayAccept(const AgentRef& agent, const EngineInfo& engine) const {
+  int64_t others = 0;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.info.dialled) continue;
+    if (peer.info.agent.id != agent.id) {
+      ++others;
+      continue;
+    }
+    // Epochs are those of a cell.
+    const bool same_cell = peer.info.engine.engine_id == engine.engine_id &&
+                           peer.info.engine.coordinate == engine.coordinate;
+    if (same_cell && peer.info.agent.epoch > agent.epoch) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
+                       absl::StrCat("a session of epoch ", peer.info.agent.epoch.value(),
+                                    " of this rank is open"),
+                       {{"expected", absl::StrCat(peer.info.agent.epoch.value())},
+                        {"got", absl::StrCat(agent.epoch.value())}});
+    }
+  }
+  if (others < kMaxAccepted) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, Reason::kLimitReached,
+                   "too many sessions are open",
+                   {{"limit", "peer_sessions"}, {"value", absl::StrCat(kMaxAccepted)}});
+}
+
 PeerId PeerDirectory::Adopt(NewSession added) {
   for (auto it = peers_.begin(); it != peers_.end();) {
     const Peer& peer = (it++)->second;

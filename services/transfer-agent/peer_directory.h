@@ -49,11 +49,19 @@ class PeerDirectory final : public PeerPort, public MovePort, public PeerSession
   PeerDirectory(Loop& loop, Worker& worker, AgentProbe& probe);
   ~PeerDirectory() override;
 
+  /// Sessions that peers may have open here.
+  static constexpr int64_t kMaxAccepted = 4096;
+
   /// Before anything else happens.
   void Bind(AgentCore& core) { core_ = &core; }
 
   /// A number for a new session.
   PeerId NextId() { return last_id_ = last_id_.Next(); }
+
+  /// Whether a session that a peer dials may take its place here.
+  /// kFailedPrecondition, STALE_EPOCH: a later incarnation of the same rank has one;
+  /// kResourceExhausted, LIMIT_REACHED: there are kMaxAccepted.
+  absl::Status MayAccept(const AgentRef& agent, const EngineInfo& engine) const;
 
   /// Opens the session and tells the core. An older one with the same agent at the same end is
   /// closed first: its rooms fail. Not from inside the core.

@@ -60,6 +60,7 @@ struct HelloReply {
   std::string host_id;
   TransportChoice transport;
   std::vector<transport::RemoteRegion> regions;
+  int32_t room_credit = 0;  ///< 0: not told
 };
 
 struct Heartbeat {

@@ -130,6 +130,7 @@ void RankFinder::OnLookedUp(int64_t id, const absl::StatusOr<int64_t>& dp) {
   found->second.looking_up = false;
   if (dp.ok()) {
     found->second.query.dp_rank = static_cast<int32_t>(*dp);
+    GiveUpAt(found->second, loop_.Now() + resolve_timeout_);
     return Look(found->second);
   }
   found->second.last_error = dp.status();

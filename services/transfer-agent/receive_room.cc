@@ -33,6 +33,7 @@ absl::Status CheckReceive(const OpenReceive& receive, const ProfileSizes& own) {
     return InvalidField("cached_prefix_pages", absl::StrCat(receive.cached_prefix_pages),
                         "0 or more");
   }
+  if (receive.checksum) return ChecksumUnsupported();
   PAGEFERRY_RETURN_IF_ERROR(CheckPageRuns(receive.runs, own.pages));
   PAGEFERRY_RETURN_IF_ERROR(CheckAuxSlot(receive.aux_slot, own));
   return CheckStates(receive.states, own);

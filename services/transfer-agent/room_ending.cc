@@ -110,4 +110,9 @@ const char* RoomStateName(RoomState state) {
   return "UNKNOWN";
 }
 
+absl::Status ChecksumUnsupported() {
+  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+                   "checksums are not supported yet", {{"feature", "checksum"}});
+}
+
 }  // namespace pageferry::agent

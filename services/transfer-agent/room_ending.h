@@ -45,4 +45,7 @@ absl::Status RoomNotFound(const RoomKey& key);
 /// "WAITING_FOR_INPUT": as in logs and metadata.
 const char* RoomStateName(RoomState state);
 
+/// Checksums have their field, but this release does not make any: better refused than not done.
+absl::Status ChecksumUnsupported();
+
 }  // namespace pageferry::agent

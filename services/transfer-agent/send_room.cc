@@ -58,6 +58,7 @@ void SendRoom::TakeGrant(std::shared_ptr<const PeerLink> link, Sequence sequence
   grant_deadline_ = now + grant.timeout;
   deadline_ = std::min(deadline_, grant_deadline_);
   grant_ = std::move(grant);
+  grant_.runs = std::vector<PageRun>();  // up to 4 MiB; only the target needs to know where
   granted_ = true;
 }
 

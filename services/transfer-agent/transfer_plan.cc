@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -91,6 +92,7 @@ absl::StatusOr<PairPlan::Pairs> PairBuffers(const std::vector<T>& source,
       return Incompatible(absl::StrCat("item size of ", NameOf(target[i])),
                           absl::StrCat(to.item_size.value()), absl::StrCat(from.item_size.value()));
     }
+    if (to.item_size.value() == 0) continue;  // elided at both ends
     pairs->push_back({.source_region = from.region,
                       .source_offset = from.offset,
                       .target_region = to.region,
@@ -115,16 +117,20 @@ absl::Status Mismatch(absl::string_view component, int64_t have, int64_t got) {
                     {"got", absl::StrCat(got)}});
 }
 
-/// The smallest number of items over buffers, and the bytes of one item of each.
+/// The smallest number of items over buffers that are not elided, and the bytes of one item of
+/// each.
 template <class T>
 void Measure(const std::vector<T>& elements, int64_t& items, ByteCount& bytes) {
   bool first = true;
   for (const T& element : elements) {
     const Buffer& buffer = BufferOf(element);
+    if (buffer.item_size.value() == 0) continue;
     items = first ? buffer.item_count : std::min(items, buffer.item_count);
     bytes += buffer.item_size;
     first = false;
   }
+  // Nothing is moved where all are elided, whatever the indices.
+  if (first && !elements.empty()) items = std::numeric_limits<int32_t>::max();
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ def metric(program: Program, pattern: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(pattern, line))
 
 
-def test_ports_health_reflection_and_metrics() -> None:
+def test_i14_ports_health_reflection_and_metrics() -> None:
     with cluster() as running, engine_pair(running) as (prefill, decode):
         agent = running.programs[-1]
         assert agent.ports["engine"] == running.target("decode")
@@ -138,7 +138,7 @@ def test_killed_agent_ends_the_other_sides_rooms_in_time(victim: str) -> None:
         survivor.wait_drained(WAIT)
 
 
-def test_stopped_agent_is_found_by_silence() -> None:
+def test_i13_stopped_agent_is_found_by_silence() -> None:
     """I13: stopped, not dead: no connection breaks."""
     with cluster() as running, engine_pair(running) as (prefill, decode):
         sending = prefill.session.open_send(9)
@@ -157,7 +157,7 @@ def test_stopped_agent_is_found_by_silence() -> None:
             os.kill(process.pid, 18)
 
 
-def test_bootstrap_outage_fails_no_room() -> None:
+def test_i11_bootstrap_outage_fails_no_room() -> None:
     """I11: between agents that know each other, also a room that begins in the outage."""
     with cluster() as running, engine_pair(running) as (prefill, decode):
         run_room(prefill, decode, 1)

@@ -54,7 +54,7 @@ TEST_F(AgentTest, TellsAboutItself) {
   EXPECT_EQ(ready.pools(0).size_bytes(), (kPoolBytes + 4095) / 4096 * 4096);
 }
 
-TEST_F(AgentTest, RefusesEachBadFieldOfARegistration) {
+TEST_F(AgentTest, I6_RefusesEachBadFieldOfARegistration) {
   StartBootstrap();
   ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
   TestEngine engine(engine_socket("a"));
@@ -106,6 +106,16 @@ TEST_F(AgentTest, RefusesEachBadFieldOfARegistration) {
        }},
       {"profile.aux[0].name", Reason::kInvalidField,
        [](Request& r) { r.mutable_profile()->mutable_aux(0)->set_name("A"); }},
+      // Over the entry before.
+      {"profile.entries[2].offset_bytes", Reason::kInvalidField,
+       [](Request& r) {
+         topology_pb::Entry& entry = *r.mutable_profile()->mutable_entries(2);
+         entry.set_offset_bytes(entry.offset_bytes() - 1);
+       }},
+      {"profile.rank_kv_heads", Reason::kInvalidField,
+       [](Request& r) {
+         r.mutable_profile()->set_rank_kv_heads(r.profile().total_kv_heads() + 1);
+       }},
       {"profile.aux[0].offset_bytes", Reason::kInvalidField,
        [](Request& r) {
          r.mutable_profile()->mutable_aux(0)->set_offset_bytes(kPoolBytes + 4096);
@@ -146,6 +156,10 @@ TEST_F(AgentTest, PoolsAreCheckedAndAdoptedAndReleased) {
   request.set_memory_kind(pb::MEMORY_KIND_CUDA);
   EXPECT_THAT(engine.CreatePool(request),
               StatusIs(absl::StatusCode::kUnimplemented, Reason::kUnsupported));
+  request.set_memory_kind(pb::MEMORY_KIND_HOST_SHM);
+  request.set_device(-7);
+  EXPECT_EQ(FieldOf(engine.CreatePool(request).status()), "device");
+  request.set_device(0);
   request.set_memory_kind(pb::MEMORY_KIND_UNSPECIFIED);
   EXPECT_THAT(engine.CreatePool(request),
               StatusIs(absl::StatusCode::kInvalidArgument, Reason::kUnknownEnum));
@@ -210,7 +224,7 @@ TEST_F(AgentTest, ARegistrationIsHeldUntilItsSessionEnds) {
   }));
 }
 
-TEST_F(AgentTest, BadFramesEndTheSession) {
+TEST_F(AgentTest, I6_BadFramesEndTheSession) {
   StartBootstrap();
   ASSERT_OK_AND_ASSIGN(Agent agent, StartAgent("a"));
   TestEngine engine(engine_socket("a"));

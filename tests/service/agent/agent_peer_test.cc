@@ -51,7 +51,7 @@ TEST_F(PeerTest, AFrameBeforeHelloEndsTheSession) {
   EXPECT_THAT(peer.Finish(), StatusIs(absl::StatusCode::kFailedPrecondition, Reason::kOutOfOrder));
 }
 
-TEST_F(PeerTest, HelloIsCheckedFieldByField) {
+TEST_F(PeerTest, I6_HelloIsCheckedFieldByField) {
   struct Case {
     Reason reason;
     std::function<void(peer_pb::Hello&)> spoil;
@@ -141,6 +141,41 @@ TEST_F(PeerTest, ASecondHelloAndAStaleEpochChangeNothing) {
   grant.set_sequence(4);
   ASSERT_TRUE(peer.Send(grant));
   EXPECT_THAT(peer.Finish(), HasReason(Reason::kOutOfOrder));
+}
+
+TEST_F(PeerTest, I5_AHelloOfAnOlderEpochLeavesTheLiveSessionAlone) {
+  RawPeer live(address_);
+  peer_pb::DecodeFrame hello = Hello();
+  ASSERT_TRUE(live.Send(hello));
+  auto reply = live.Receive();
+  ASSERT_TRUE(reply.has_value());
+  ASSERT_FALSE(reply->hello_reply().has_error()) << reply->ShortDebugString();
+  EXPECT_GT(reply->hello_reply().room_credit(), 0);
+
+  RawPeer old(address_);
+  peer_pb::DecodeFrame stale = Hello();
+  stale.mutable_hello()->mutable_agent()->set_epoch(hello.hello().agent().epoch() - 1);
+  stale.set_epoch(hello.hello().agent().epoch() - 1);
+  ASSERT_TRUE(old.Send(stale));
+  EXPECT_THAT(old.Finish(), HasReason(Reason::kStaleEpoch));
+
+  // The first still answers; a younger one takes its place.
+  peer_pb::DecodeFrame beat;
+  beat.set_epoch(hello.hello().agent().epoch());
+  beat.mutable_heartbeat()->set_nonce(5);
+  ASSERT_TRUE(live.Send(beat));
+  reply = live.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->heartbeat_reply().nonce(), 5);
+  RawPeer young(address_);
+  peer_pb::DecodeFrame newer = Hello();
+  newer.mutable_hello()->mutable_agent()->set_epoch(hello.hello().agent().epoch() + 1);
+  newer.set_epoch(hello.hello().agent().epoch() + 1);
+  ASSERT_TRUE(young.Send(newer));
+  reply = young.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_FALSE(reply->hello_reply().has_error()) << reply->ShortDebugString();
+  EXPECT_THAT(live.Finish(), HasReason(Reason::kPeerLost));
 }
 
 TEST_F(PeerTest, ACutStreamFailsItsRooms) {

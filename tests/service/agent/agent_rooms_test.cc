@@ -267,6 +267,46 @@ TEST_F(PairTest, BadCommandsAreRefusedAndEndNothing) {
   EXPECT_EQ(received->state(), pb::ROOM_STATE_SUCCESS);
 }
 
+TEST_F(PairTest, ListsEveryRoomOnceWhateverThePageAndTheState) {
+  // Ten that only prefill knows, and among them five that wait for pages.
+  for (int64_t room = 0; room < 15; ++room) {
+    prefill_->Send(OpenSendOf(room));
+    if (room % 3 != 1) continue;
+    decode_->Send(OpenReceiveOf(room, {{room, 1}}, -1));
+  }
+  const auto list = [&](int page_size, std::optional<pb::RoomState> state) {
+    std::vector<int64_t> found;
+    pb::ListRoomsRequest request;
+    request.set_page_size(page_size);
+    if (state.has_value()) request.add_states(*state);
+    do {
+      const auto page = prefill_->ListRooms(request);
+      EXPECT_THAT(page, IsOk());
+      if (!page.ok()) break;
+      for (const auto& room : page->rooms()) found.push_back(room.room().room_id());
+      request.set_page_token(page->next_page_token());
+    } while (!request.page_token().empty());
+    return found;
+  };
+  const std::vector<int64_t> waiting = {1, 4, 7, 10, 13};
+  ASSERT_TRUE(Eventually(
+      [&] { return list(100, pb::ROOM_STATE_WAITING_FOR_INPUT).size() == waiting.size(); }));
+  for (const int page_size : {1, 2, 3, 4, 7, 15, 100}) {
+    EXPECT_EQ(list(page_size, std::nullopt).size(), 15) << page_size;
+    EXPECT_EQ(list(page_size, pb::ROOM_STATE_WAITING_FOR_INPUT), waiting) << page_size;
+  }
+}
+
+TEST_F(PairTest, ChecksumsAreRefusedAndNotForgotten) {
+  pb::EngineCommand command = OpenReceiveOf(3, {{0, 1}}, -1);
+  command.mutable_open_receive()->set_checksum(true);
+  decode_->Send(command);
+  const auto refused =
+      decode_->WaitFor([](const pb::AgentEvent& event) { return event.has_refused(); });
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonOf(FromErrorDetail(refused->refused().error())), Reason::kUnsupported);
+}
+
 TEST_F(PairTest, DrainLetsRoomsEndAndTakesNoNewOnes) {
   FillSource(61, {{7, 4}}, 1);
   decode_->Send(OpenReceiveOf(61, {{50, 4}}, 1));

@@ -41,7 +41,7 @@ std::vector<Grant> Fill(PortTable& table, MonotonicTime now) {
   return grants;
 }
 
-TEST(PortTableTest, ReadyIsTheSetOfDistinctLiveCells) {
+TEST(PortTableTest, I10_ReadyIsTheSetOfDistinctLiveCells) {
   PortTable table(Options());
   const auto ranks = AllRanks();
   int64_t missing = 16;

@@ -221,6 +221,19 @@ TEST_F(DecodeCoreTest, I4_APeerThatIsFoundTooLateIsToldTheReason) {
   ExpectQuiet();
 }
 
+TEST_F(DecodeCoreTest, I9_NoMoreGrantsThanThePeerTakes) {
+  PeerInfo peer = TestPeer(Role::kDecode, "small");
+  peer.room_credit = 2;
+  core_->OnPeerUp(PeerId(3), peer, now_);
+  Open(1, 1, 0), Find(PeerId(3));
+  Open(1, 2, 2), Find(PeerId(3));
+  Clear();
+  Open(1, 3, 4), Find(PeerId(3));
+  EXPECT_EQ(Events(),
+            "event BOOTSTRAPPING; event FAILED LIMIT_REACHED; event FAILED LIMIT_REACHED drained");
+  EXPECT_EQ(Frames(), "");
+}
+
 TEST_F(DecodeCoreTest, ARefusedGrantEndsTheRoom) {
   Open(), Find();
   Clear();

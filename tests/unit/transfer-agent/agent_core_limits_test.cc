@@ -48,7 +48,7 @@ TEST_F(PrefillCoreTest, I9_RoomsAreBoundedWithBackpressure) {
   ExpectQuiet();
 }
 
-TEST_F(PrefillCoreTest, HostileGrantsAreRefused) {
+TEST_F(PrefillCoreTest, I6_HostileGrantsAreRefused) {
   struct Row {
     std::string name;
     std::function<void(Grant&)> change;

@@ -93,7 +93,7 @@ TEST_F(PeerSessionTest, RefusesRepeatsAndOldEpochsAndGoesOn) {
   EXPECT_EQ(session_->state(), State::kLive);
 }
 
-TEST_F(PeerSessionTest, ABadFrameIsRefusedAndCounts) {
+TEST_F(PeerSessionTest, I6_ABadFrameIsRefusedAndCounts) {
   MakeLive(false);
   session_->OnInput({.sequence = Sequence(1),
                      .epoch = Epoch(7),

@@ -172,6 +172,30 @@ TEST(EnginesMatch, PrefillRankOfARoom) {
   EXPECT_EQ(rank.dp_source, DpSource::kOnlyOne);
 }
 
+TEST(TransferPlan, ElidedEntriesAreLeftOut) {
+  KvProfile source = TestEngine(Role::kPrefill).profile;
+  KvProfile target = TestEngine(Role::kDecode).profile;
+  const auto elide = [](StateEntry& entry) {
+    entry.items.item_size = ByteCount(0);
+    entry.items.item_count = 0;
+  };
+  elide(source.states[0].entries[1]);
+  EXPECT_THAT(MakePairPlan(source, target), HasReason(Reason::kEnginesIncompatible));
+  elide(target.states[0].entries[1]);
+  ASSERT_OK_AND_ASSIGN(const PairPlan plan, MakePairPlan(source, target));
+  EXPECT_EQ(plan.states[0]->size(), 1u);
+  ProfileSizes sizes = SizesOf(target);
+  EXPECT_EQ(sizes.states[0].items, kStateItems);
+  EXPECT_EQ(sizes.states[0].item_bytes, ByteCount(2));
+  EXPECT_THAT(CheckStates({{{0, {kStateItems - 1}}}}, sizes), IsOk());
+
+  // A rank that has no layer with states takes any index, since nothing is moved.
+  elide(target.states[0].entries[0]);
+  sizes = SizesOf(target);
+  EXPECT_EQ(sizes.states[0].item_bytes, ByteCount(0));
+  EXPECT_THAT(CheckStates({{{0, {12'345}}}}, sizes), IsOk());
+}
+
 TEST(PageSet, I12_NoPageTwice) {
   PageSet set;
   EXPECT_THAT(set.Add({{5, 2}, {1, 1}}, 20), IsOk());
