@@ -17,7 +17,8 @@ check_format() {
   return 1
 }
 check_python() {
-  .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check .
+  .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . &&
+    (cd clients/python && ../../.venv/bin/mypy --no-error-summary)
 }
 check_shell() { shellcheck -x "${shell[@]}"; }
 check_layers() { .ci/check_layers.sh && .ci/check_layers_test.sh; }

@@ -55,7 +55,7 @@ bool Contains(const std::vector<std::string>& names, absl::string_view name) {
 uint8_t LowestLevel(LogLevel level, const std::vector<std::string>& verbose,
                     absl::string_view area) {
   const bool all = Contains(verbose, "all") || Contains(verbose, area);
-  return static_cast<uint8_t>(all ? LogLevel::kVerbose : std::max(level, LogLevel::kInfo));
+  return static_cast<uint8_t>(all ? LogLevel::kVerbose : level);
 }
 
 const char* LevelName(LogLevel level) {

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "libs/common/flags.h"
+#include "libs/common/grpc_log.h"
 #include "libs/common/library_versions.h"
 #include "libs/common/log.h"
 #include "libs/common/port_file.h"
@@ -31,6 +32,7 @@ int Main(int argc, const char* const* argv) {
   AddFlags(flags, options, program);
   if (const auto code = flags.ParseMain(argc, argv)) return *code;
   if (const absl::Status status = ConfigureLog(program.log); !status.ok()) return Fail(status);
+  InstallGrpcLog();
 
   auto server = BootstrapServer::Start(options);
   if (!server.ok()) return Fail(server.status());

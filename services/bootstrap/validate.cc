@@ -18,6 +18,7 @@ namespace {
 
 namespace topology = pageferry::topology::v1;
 
+constexpr int64_t kMaxLastEpoch = int64_t{1} << 62;
 constexpr size_t kMaxNamespace = 63;
 constexpr size_t kMaxName = 128;
 constexpr size_t kMaxLabelCount = 32;
@@ -242,8 +243,10 @@ absl::StatusOr<Claim> ReadRegister(const v1::RegisterRequest& request,
     PAGEFERRY_ASSIGN_OR_RETURN(claim.ttl, ReadDuration("ttl", request.ttl(), kMinTtl, kMaxTtl));
   }
   claim.ttl = std::clamp(claim.ttl, limits.min_ttl, limits.max_ttl);
-  if (request.last_epoch() < 0) {
-    return Bad("last_epoch", absl::StrCat(request.last_epoch()), "0 or more");
+  // Not to the end of the numbers: the cell's next epochs lie above it.
+  if (request.last_epoch() < 0 || request.last_epoch() > kMaxLastEpoch) {
+    return Bad("last_epoch", absl::StrCat(request.last_epoch()),
+               absl::StrCat("0 to ", kMaxLastEpoch));
   }
   claim.last_epoch = Epoch(request.last_epoch());
   return claim;

@@ -33,9 +33,6 @@ absl::Status CheckRelations(const AgentOptions& agent) {
       return InvalidField("bootstrap", address, "host:port of another process");
     }
   }
-  if (access(agent.shm_dir.c_str(), W_OK | X_OK) != 0) {
-    return InvalidField("shm-dir", agent.shm_dir, "a folder that this process can write to");
-  }
   if (agent.peer.busy_silence <= agent.peer.busy_heartbeat ||
       agent.peer.idle_silence <= agent.peer.idle_heartbeat) {
     return InvalidField("peer-silence", absl::FormatDuration(agent.peer.busy_silence),
@@ -70,7 +67,6 @@ void AddLimits(Flags& flags, AgentOptions& agent) {
   flags.Bytes("max-message-bytes", &agent.max_message, ByteCount(64 << 10), ByteCount(1 << 30),
               "largest message, both ways");
   flags.Bool("prefault", &agent.prefault, "touch all memory of a pool when it is made");
-  flags.String("shm-dir", &agent.shm_dir, "where shared memory has its files");
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ struct AgentOptions {
   absl::Duration pool_grace = absl::Seconds(30);
   absl::Duration resolve_timeout = absl::Seconds(10);
   absl::Duration drain_timeout = absl::Seconds(20);
-  std::string shm_dir = "/dev/shm";
+  std::string shm_dir = "/dev/shm";  ///< no flag: clients map by shm_open
   bool prefault = true;
 
   PeerTimings peer;

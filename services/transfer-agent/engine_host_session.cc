@@ -9,6 +9,7 @@
 #include "libs/common/log.h"
 #include "services/transfer-agent/convert_profile.h"
 #include "services/transfer-agent/engine_host.h"
+#include "services/transfer-agent/room_ending.h"
 
 namespace pageferry::agent {
 namespace {
@@ -133,6 +134,13 @@ void EngineHost::TellGone() {
 
 void EngineHost::Send(EngineEvent event) {
   const auto* const room = std::get_if<RoomEvent>(&event);
+  if (room != nullptr) {
+    Log(LogLevel::kVerbose, log_area, "room_state",
+        {{"room", room->room.id},
+         {"attempt", room->room.attempt},
+         {"state", RoomStateName(room->state)},
+         {"drained", room->drained}});
+  }
   if (room != nullptr && room->state == RoomState::kFailed && !room->drained) LogFailure(*room);
   if (session_ == nullptr) {
     // One room less that keeps the next session waiting; the core lets go of it after this.

@@ -95,7 +95,7 @@ absl::StatusOr<std::optional<RoomKey>> ParsePageToken(const std::string& token) 
 
 class EngineService final : public agent_pb::TransferAgent::CallbackService {
  public:
-  explicit EngineService(const EngineServiceParts& parts) : parts_(parts) {}
+  explicit EngineService(EngineServiceParts parts) : parts_(std::move(parts)) {}
 
   grpc::ServerUnaryReactor* GetAgent(grpc::CallbackServerContext* context,
                                      const agent_pb::GetAgentRequest*,

@@ -104,6 +104,8 @@ void EngineWatch::OnEnd(const absl::Status& why) {
   for (const auto& [id, asked] : asked_) {
     if (!asked.answered) resume = TableVersion(0);
   }
+  // The snapshot that ends the warm-up comes only to a stream that was there for its begin.
+  if (table_.warming_up()) resume = TableVersion(0);
   if (error_.ok()) Log(LogLevel::kWarning, log_area, "watch_lost", {{"why", why}});
   error_ = why.ok() ? absl::UnavailableError("the watch ended") : why;
   if (!stopped_) {

@@ -121,8 +121,8 @@ HelloReply AnswerHello(const OwnSide& own, const Hello& hello) {
   const TransportFacts facts{
       .own_host = own.host_id,
       .peer_host = hello.host_id,
-      .regions_map_locally = std::all_of(own.regions.begin(), own.regions.end(),
-                                         [](const auto& region) { return region.local; })};
+      .regions_map_locally = std::ranges::all_of(
+          own.regions, [](const auto& region) { return region.local.has_value(); })};
   absl::StatusOr<TransportChoice> choice = ChooseTransport(own.policy, hello.transports, facts);
   if (!choice.ok()) {
     reply.error = choice.status();
@@ -150,10 +150,9 @@ absl::Status CheckHelloReply(const OwnSide& own, const Hello& sent, const HelloR
   if (!(reply.agent == sent.expected)) return StaleEpoch(reply.agent, sent.expected);
   PAGEFERRY_RETURN_IF_ERROR(EnginesMatch(reply.engine, own.engine));
   PAGEFERRY_RETURN_IF_ERROR(CheckBuffers(reply.engine.profile, reply.regions));
-  const bool offered =
-      std::any_of(sent.transports.begin(), sent.transports.end(), [&](const TransportOffer& offer) {
-        return offer.kind == reply.transport.kind && offer.unusable.empty();
-      });
+  const bool offered = std::ranges::any_of(sent.transports, [&](const TransportOffer& offer) {
+    return offer.kind == reply.transport.kind && offer.unusable.empty();
+  });
   if (!offered) {
     return InvalidField("transport.kind", transport::TransportName(reply.transport.kind),
                         "a way that was offered");

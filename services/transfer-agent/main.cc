@@ -3,6 +3,7 @@
 #include <string>
 
 #include "libs/common/flags.h"
+#include "libs/common/grpc_log.h"
 #include "libs/common/library_versions.h"
 #include "libs/common/log.h"
 #include "libs/common/port_file.h"
@@ -30,6 +31,7 @@ int Main(int argc, const char* const* argv) {
   AddFlags(flags, options, program);
   if (const auto code = flags.ParseMain(argc, argv)) return *code;
   if (const absl::Status status = ConfigureLog(program.log); !status.ok()) return Fail(status);
+  InstallGrpcLog();
 
   auto agent = Agent::Start(options);
   if (!agent.ok()) return Fail(agent.status());

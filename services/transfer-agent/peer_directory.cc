@@ -104,6 +104,7 @@ void PeerDirectory::CloseAll(const absl::Status& why) {
 
 std::vector<PeerView> PeerDirectory::Views() const {
   std::vector<PeerView> views;
+  views.reserve(peers_.size());
   for (const auto& [id, peer] : peers_) {
     views.push_back(
         {.agent = peer.info.agent,

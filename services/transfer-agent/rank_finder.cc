@@ -177,6 +177,7 @@ void RankFinder::GiveUpAt(Ticket& ticket, MonotonicTime time) {
 
 void RankFinder::LookAtAll() {
   std::vector<int64_t> ids;
+  ids.reserve(tickets_.size());
   for (const auto& [id, ticket] : tickets_) ids.push_back(id);
   for (const int64_t id : ids) LookAgain(id);
 }

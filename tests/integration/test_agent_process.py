@@ -74,6 +74,25 @@ def test_i14_ports_health_reflection_and_metrics() -> None:
         assert not [name for name in ids if name in text], "no ids as labels"
 
 
+@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="no grpcurl")
+def test_grpcurl() -> None:
+    with cluster() as running:
+        agent = running.agent("prefill")
+
+        def grpcurl(*arguments: str) -> str:
+            command = ["grpcurl", "-plaintext", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        socket_path = agent.ports["engine"]
+        assert "pageferry.agent.v1.TransferAgent" in grpcurl(socket_path, "list")
+        assert "AGENT_STATE_IDLE" in grpcurl(
+            socket_path, "pageferry.agent.v1.TransferAgent/GetAgent"
+        )
+        assert "SERVING" in grpcurl(socket_path, "grpc.health.v1.Health/Check")
+
+
 def test_sigterm_leaves_nothing_and_exits_with_0() -> None:
     with cluster() as running:
         agent = running.agent("decode")

@@ -34,7 +34,7 @@ TEST_F(PairTest, MovesARoomThatWasSentBeforeItsGrant) {
   ASSERT_TRUE(received.has_value());
   EXPECT_EQ(received->state(), pb::ROOM_STATE_SUCCESS) << received->ShortDebugString();
   EXPECT_EQ(received->pages(), 5);
-  EXPECT_EQ(received->bytes(), 5 * kEntries * kPageBytes + kSlotBytes);
+  EXPECT_EQ(received->bytes(), int64_t{5} * kEntries * kPageBytes + kSlotBytes);
   EXPECT_EQ(received->transport(), "local");
   EXPECT_TRUE(received->has_since_grant());
   EXPECT_TRUE(TargetHolds(11, target, 5));

@@ -148,6 +148,8 @@ TEST(ValidateTest, EachBadFieldOfARegisterIsNamed) {
       {Reason::kInvalidField, "ttl",
        [](R& r) { r.mutable_ttl()->set_seconds(std::numeric_limits<int64_t>::max()); }},
       {Reason::kInvalidField, "last_epoch", [](R& r) { r.set_last_epoch(-1); }},
+      {Reason::kInvalidField, "last_epoch",
+       [](R& r) { r.set_last_epoch(std::numeric_limits<int64_t>::max()); }},
       {Reason::kUnknownEnum, "dp_policy",
        [](R& r) { r.set_dp_policy(static_cast<v1::DpPolicy>(9)); }},
       {Reason::kInvalidField, "dp_policy", [](R& r) { r.set_dp_policy(v1::DP_POLICY_DIRECTORY); }},

@@ -106,6 +106,8 @@ TEST_F(LogTest, LevelFilters) {
   Log(LogLevel::kWarning, room_log, "hidden");
   Log(LogLevel::kError, room_log, "seen");
   EXPECT_THAT(lines_, ElementsAre(HasSubstr("error log_test_room seen")));
+  Configure({.level = LogLevel::kVerbose});
+  EXPECT_TRUE(room_log.enabled(LogLevel::kVerbose));
 }
 
 TEST_F(LogTest, UnknownAreasAreRefusedWhole) {

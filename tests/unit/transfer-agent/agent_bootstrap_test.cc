@@ -235,6 +235,19 @@ TEST_F(EngineWatchTest, OneStreamServesAllAndTheTableOutlivesIt) {
   EXPECT_EQ(bootstrap_.watches[2].resume, TableVersion(0));
 }
 
+TEST_F(EngineWatchTest, AStreamCutDuringTheWarmUpAsksForAllAgain) {
+  watch_.Ask(EngineId("e"));
+  loop_.Advance(absl::Milliseconds(10));
+  ASSERT_EQ(bootstrap_.watches.size(), 1);
+  bootstrap_.watches[0].on_event(
+      {.version = TableVersion(5),
+       .what = TableSnapshot{.engines = {RecordOf("e", true, 2)}, .warming_up = true}});
+  bootstrap_.watches[0].on_end(absl::UnavailableError("cut"));
+  loop_.Advance(absl::Milliseconds(200));
+  ASSERT_EQ(bootstrap_.watches.size(), 2);
+  EXPECT_EQ(bootstrap_.watches[1].resume, TableVersion(0));
+}
+
 TEST_F(EngineWatchTest, IsBounded) {
   for (size_t i = 0; i < EngineWatch::kMaxEngines + 10; ++i) {
     watch_.Ask(EngineId("e" + std::to_string(i)));

@@ -49,6 +49,10 @@ def check_text(field: str, value: str, most: int) -> None:
     """Checks the length of a free text."""
     if not isinstance(value, str) or len(value) > most:
         raise invalid(f"{field} is longer than {most} characters", field, len(value), most)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"{field} is no text: {error}", field, ascii(value), "Unicode") from error
 
 
 def check_timeout(field: str, seconds: float | None, least: float, most: float) -> None:

@@ -55,7 +55,8 @@ def recover(
             drained(rooms)
             return
         held = _held_rooms(host.stub)
-        if held is not None:
+        # The answer counts only if the agent that held them gave it.
+        if held is not None and not process.gone():
             free = [room for room in rooms if room.room_id not in held]
             if free:
                 drained(free)

@@ -1,0 +1,21 @@
+"""What `cmake --install` leaves behind runs from there."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+
+from cluster import BIN_DIR
+
+
+def test_installed_tree_is_usable(tmp_path: pathlib.Path) -> None:
+    install = ["cmake", "--install", str(BIN_DIR.parent), "--prefix", str(tmp_path)]
+    subprocess.run(install, check=True, capture_output=True, timeout=60)
+    for name in ("pageferry-bootstrap", "pageferry-agent"):
+        program = tmp_path / "bin" / name
+        told = subprocess.run(
+            [program, "--version"], check=True, capture_output=True, text=True, timeout=30, cwd="/"
+        )
+        assert told.stdout.startswith(f"{name} "), told.stdout
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"LICENSE", "bootstrap.proto", "agent.proto", "peer.proto", "error.proto"} <= files
