@@ -140,11 +140,14 @@ void PeerDialler::OnConnected(PeerId session, const HelloReply& reply,
   }
   const auto driver = transports_.at(reply.transport.kind)->driver();
   const AgentRef agent = dial->agent;
+  // As Hello said: a claim that was renewed meanwhile has another epoch, which the peer does not
+  // know.
+  const AgentRef own = dial->hello.agent;
   std::unique_ptr<PeerSession> owned = std::move(dial->session);
   PeerSession& opened = *owned;
   dials_.erase({agent.id, agent.epoch});
   const PeerId id = directory_.Adopt({.session = std::move(owned),
-                                      .own = dial->hello.agent,
+                                      .own = own,
                                       .info = {.agent = reply.agent,
                                                .engine = reply.engine,
                                                .transport = reply.transport.kind,

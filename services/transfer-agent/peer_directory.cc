@@ -38,7 +38,7 @@ absl::Status PeerDirectory::MayAccept(const AgentRef& agent, const EngineInfo& e
       return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kStaleEpoch,
                        absl::StrCat("a session of epoch ", peer.info.agent.epoch.value(),
                                     " of this rank is open"),
-                       {{"expected", absl::StrCat(peer.info.agent.epoch.value())},
+                       {{"have", absl::StrCat(peer.info.agent.epoch.value())},
                         {"got", absl::StrCat(agent.epoch.value())}});
     }
   }

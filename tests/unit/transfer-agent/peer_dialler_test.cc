@@ -172,6 +172,17 @@ TEST_F(PeerDiallerTest, MakesOneSessionForAllThatWantIt) {
   EXPECT_EQ(directory_.Views()[0].transport_reason, "one host");
 }
 
+TEST_F(PeerDiallerTest, I5_ASessionGoesOnAsTheAgentThatSaidHello) {
+  dialler_.Want(prefill_, "p:1");
+  const Epoch said = decode_side_.agent.epoch;
+  decode_side_.agent.epoch = Epoch(2);  // claimed anew while Hello is under way
+  AnswerHelloNow();
+  ASSERT_EQ(answers_.size(), 1);
+  ASSERT_THAT(answers_[0].session, IsOk());
+  directory_.Send(*answers_[0].session, Abort{.room = {RoomId(1), Attempt(1)}});
+  EXPECT_EQ(stream().sent.back().epoch, said);
+}
+
 TEST_F(PeerDiallerTest, TriesAgainWithBackoffAsLongAsSomebodyWantsIt) {
   dialler_.Want(prefill_, "p:1");
   stream().handler->OnStreamEnded(absl::UnavailableError("refused"));
