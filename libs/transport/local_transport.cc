@@ -1,16 +1,13 @@
 #include "libs/transport/local_transport.h"
 
-#include <atomic>
 #include <cstddef>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
 #include "libs/transport/peer_pool.h"
-#include "libs/transport/shared_mapping.h"
 #include "libs/transport/slicer.h"
 
 namespace pageferry::transport {
@@ -25,14 +22,6 @@ absl::Status CutShort(absl::string_view side) {
 }
 
 }  // namespace
-
-struct LocalTransport::Target {
-  RegionBytes bytes;
-  // Null where the memory is not shared and cannot be damaged.
-  const SharedMapping::Slot* slot = nullptr;
-  // Writes that may touch it. Grows only with the transport's mutex held.
-  std::atomic<int64_t> uses{0};
-};
 
 // One write. Borrows the peer's pools: the peer outlives its jobs.
 class LocalTransport::Job final : public SliceJob {
@@ -51,7 +40,6 @@ class LocalTransport::Job final : public SliceJob {
                         {"allowed", absl::StrCat(kSealCount)}});
     }
     seal_pool_ = seal_pool->second.get();
-    absl::flat_hash_map<RegionId, RegionBytes> targets;
     const auto find_source = [this](RegionId id) {
       const auto pool = pools_.find(id);
       if (pool == pools_.end()) return RegionBytes();
@@ -60,13 +48,8 @@ class LocalTransport::Job final : public SliceJob {
                          pool->second->size().value()};
     };
     const auto find_target = [&](RegionId id) {
-      const auto known = targets.find(id);
-      if (known != targets.end()) return known->second;
-      std::shared_ptr<Target> target = transport.UseTarget(id);
-      const RegionBytes bytes = target == nullptr ? RegionBytes() : target->bytes;
-      targets.emplace(id, bytes);
-      if (target != nullptr) targets_.push_back(std::move(target));
-      return bytes;
+      const OwnRegions::Region* const region = targets_.Take(transport.regions_, id);
+      return region == nullptr ? RegionBytes() : region->bytes;
     };
     PAGEFERRY_ASSIGN_OR_RETURN(CopyPlan plan, PlanCopy(batch_.steps, find_source, find_target));
     slicer_.emplace(std::move(plan), options_.slice_size);
@@ -96,16 +79,12 @@ class LocalTransport::Job final : public SliceJob {
     for (const auto& [id, pool] : pools_) {
       if (pool->damaged()) return CutShort("source");
     }
-    for (const auto& target : targets_) {
-      if (target->slot != nullptr && SharedMapping::Damaged(*target->slot))
-        return CutShort("target");
-    }
+    if (targets_.AnyDamaged()) return CutShort("target");
     return absl::OkStatus();
   }
 
   void Done(absl::Status status) override {
-    for (const auto& target : targets_) target->uses.fetch_sub(1, std::memory_order_release);
-    targets_.clear();
+    targets_.Clear();
     std::move(done_)(std::move(status));
     done_ = nullptr;
   }
@@ -116,7 +95,7 @@ class LocalTransport::Job final : public SliceJob {
   Batch batch_;
   WriteDone done_;
   const PeerPool* seal_pool_ = nullptr;
-  std::vector<std::shared_ptr<Target>> targets_;
+  OwnRegions::Uses targets_;
   std::optional<Slicer> slicer_;
   bool cut_ = false;
 };
@@ -152,38 +131,11 @@ LocalTransport::LocalTransport(LocalTransportOptions options)
 LocalTransport::~LocalTransport() = default;
 
 absl::StatusOr<RemoteRegion> LocalTransport::MapRegion(const OwnRegion& region) {
-  const absl::MutexLock lock(&mutex_);
-  if (region.data == nullptr || region.size.value() <= 0 || targets_.contains(region.id)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, Reason::kBadHandle,
-                     absl::StrCat("region ", region.id.value(), " is empty or known already"),
-                     {{"handle", absl::StrCat(region.id.value())}});
-  }
-  auto target = std::make_shared<Target>();
-  target->bytes = {region.data, region.size.value()};
-  target->slot = SharedMapping::SlotOf(region.data);
-  targets_.emplace(region.id, std::move(target));
+  PAGEFERRY_RETURN_IF_ERROR(regions_.Add(region));
   return RemoteRegion{.id = region.id, .size = region.size, .local = region.local};
 }
 
-absl::Status LocalTransport::UnmapRegion(RegionId id) {
-  const absl::MutexLock lock(&mutex_);
-  const auto target = targets_.find(id);
-  if (target == targets_.end()) return absl::OkStatus();
-  if (target->second->uses.load(std::memory_order_acquire) > 0) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kInUse,
-                     absl::StrCat("region ", id.value(), " is being written"), {{"by", "a write"}});
-  }
-  targets_.erase(target);
-  return absl::OkStatus();
-}
-
-std::shared_ptr<LocalTransport::Target> LocalTransport::UseTarget(RegionId id) {
-  const absl::MutexLock lock(&mutex_);
-  const auto target = targets_.find(id);
-  if (target == targets_.end()) return nullptr;
-  target->second->uses.fetch_add(1, std::memory_order_relaxed);
-  return target->second;
-}
+absl::Status LocalTransport::UnmapRegion(RegionId id) { return regions_.Remove(id); }
 
 absl::StatusOr<std::unique_ptr<TransportPeer>> LocalTransport::Connect(const PeerSpec& spec) {
   Pools pools;

@@ -5,13 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "libs/common/ids.h"
+#include "libs/transport/own_regions.h"
 #include "libs/transport/page_copy.h"
 #include "libs/transport/slice_queue.h"
 #include "libs/transport/transport.h"
@@ -58,13 +56,9 @@ class LocalTransport final : public Transport {
  private:
   class Peer;
   class Job;
-  struct Target;
-
-  std::shared_ptr<Target> UseTarget(RegionId id);
 
   const LocalTransportOptions options_;
-  absl::Mutex mutex_;
-  absl::flat_hash_map<RegionId, std::shared_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);
+  OwnRegions regions_;
   SliceQueue queue_;
 };
 

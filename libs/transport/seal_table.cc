@@ -50,6 +50,14 @@ void SealTable::Break(const Seal& seal) {
   free_.push_back(seal.index);
 }
 
+bool SealTable::IsWhole(const Seal& seal) const {
+  if (seal.index < 0 || seal.index >= kSealCount) return false;
+  const absl::MutexLock lock(&mutex_);
+  // The lock orders this behind the reads; the header is another process's to change.
+  return values_[seal.index] == seal.value &&
+         SealIsOfGeneration(seal.value, header_.generation.load(std::memory_order_seq_cst));
+}
+
 void SealTable::BreakAll() {
   const absl::MutexLock lock(&mutex_);
   BreakAllLocked();

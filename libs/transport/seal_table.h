@@ -42,6 +42,10 @@ class SealTable {
   /// never made, is left alone.
   void Break(const Seal& seal);
 
+  /// True while it is whole and its generation has not been declared void. For a way that reads the
+  /// pages in this process: asked after the last read, as `PeerPool::SealIsWhole`.
+  bool IsWhole(const Seal& seal) const;
+
   /// Breaks all and begins a new generation. For an engine that comes back to a living agent: it
   /// may have declared the generation void in the meantime.
   void BreakAll();

@@ -34,23 +34,37 @@ absl::Status BadPages(absl::string_view what, int64_t first, int64_t count, int6
                     {"allowed", absl::StrCat(allowed)}});
 }
 
-// Where item 0 is. Sums are compared so that nothing can overflow.
-absl::StatusOr<std::byte*> CheckSide(absl::string_view side, RegionBytes region, ByteCount offset,
-                                     ByteCount item_size, const Extent& items) {
-  if (region.data == nullptr) return BadPages(absl::StrCat(side, " region is unknown"), 0, 0, 0);
-  if (item_size.value() <= 0 || offset.value() < 0 || offset.value() > region.size) {
-    return BadPages(absl::StrCat(side, " bytes"), offset.value(), item_size.value(), region.size);
-  }
-  const int64_t fitting = (region.size - offset.value()) / item_size.value();
-  if (items.end > fitting) {
-    return BadPages(absl::StrCat(side, " items"), items.first, items.end - items.first, fitting);
-  }
-  return region.data + offset.value();
+// A region, in the terms in which `Source` names bytes.
+template <class Source>
+struct Side {
+  Source base{};
+  int64_t size = -1;  // unknown
+};
+
+Side<std::byte*> Found(RegionBytes region) {
+  return {region.data, region.data == nullptr ? -1 : region.size};
 }
 
-absl::StatusOr<CopyPlan::Part> PlanStep(const Step& step, FindRegion find_source,
-                                        FindRegion find_target) {
-  CopyPlan::Part part;
+// Where item 0 is. Sums are compared so that nothing can overflow.
+template <class Source>
+absl::StatusOr<Source> CheckSide(absl::string_view name, const Side<Source>& side, ByteCount offset,
+                                 ByteCount item_size, const Extent& items) {
+  if (side.size < 0) return BadPages(absl::StrCat(name, " region is unknown"), 0, 0, 0);
+  if (item_size.value() <= 0 || offset.value() < 0 || offset.value() > side.size) {
+    return BadPages(absl::StrCat(name, " bytes"), offset.value(), item_size.value(), side.size);
+  }
+  const int64_t fitting = (side.size - offset.value()) / item_size.value();
+  if (items.end > fitting) {
+    return BadPages(absl::StrCat(name, " items"), items.first, items.end - items.first, fitting);
+  }
+  return side.base + offset.value();
+}
+
+template <class Source>
+absl::StatusOr<typename BasicPlan<Source>::Part> PlanStep(
+    const Step& step, absl::FunctionRef<Side<Source>(RegionId)> find_source,
+    FindRegion find_target) {
+  typename BasicPlan<Source>::Part part;
   Extent source_items;
   Extent target_items;
   for (const RunPair& run : step.runs) {
@@ -62,29 +76,29 @@ absl::StatusOr<CopyPlan::Part> PlanStep(const Step& step, FindRegion find_source
     target_items.Add(run.target_first, run.count);
     part.runs.push_back(run);
   }
-  if (part.runs.empty() || step.entries == nullptr) return CopyPlan::Part();
+  if (part.runs.empty() || step.entries == nullptr) return typename BasicPlan<Source>::Part();
   part.entries.reserve(step.entries->size());
   for (const EntryPair& pair : *step.entries) {
-    CopyPlan::Entry entry;
+    typename BasicPlan<Source>::Entry entry;
     PAGEFERRY_ASSIGN_OR_RETURN(
         entry.source, CheckSide("source", find_source(pair.source_region), pair.source_offset,
                                 pair.item_size, source_items));
-    PAGEFERRY_ASSIGN_OR_RETURN(
-        entry.target, CheckSide("target", find_target(pair.target_region), pair.target_offset,
-                                pair.item_size, target_items));
+    PAGEFERRY_ASSIGN_OR_RETURN(entry.target,
+                               CheckSide("target", Found(find_target(pair.target_region)),
+                                         pair.target_offset, pair.item_size, target_items));
     entry.item_size = pair.item_size.value();
     part.entries.push_back(entry);
   }
   return part;
 }
 
-}  // namespace
-
-absl::StatusOr<CopyPlan> PlanCopy(const std::vector<Step>& steps, FindRegion source,
-                                  FindRegion target) {
-  CopyPlan plan;
+template <class Source>
+absl::StatusOr<BasicPlan<Source>> Plan(const std::vector<Step>& steps,
+                                       absl::FunctionRef<Side<Source>(RegionId)> source,
+                                       FindRegion target) {
+  BasicPlan<Source> plan;
   for (const Step& step : steps) {
-    PAGEFERRY_ASSIGN_OR_RETURN(CopyPlan::Part part, PlanStep(step, source, target));
+    PAGEFERRY_ASSIGN_OR_RETURN(auto part, PlanStep<Source>(step, source, target));
     if (part.entries.empty()) continue;
     plan.parts.push_back(std::move(part));
   }
@@ -92,12 +106,32 @@ absl::StatusOr<CopyPlan> PlanCopy(const std::vector<Step>& steps, FindRegion sou
   return plan;
 }
 
-Slicer::Slicer(CopyPlan plan, ByteCount slice_size)
+}  // namespace
+
+absl::StatusOr<CopyPlan> PlanCopy(const std::vector<Step>& steps, FindRegion source,
+                                  FindRegion target) {
+  const auto find = [&](RegionId id) -> Side<const std::byte*> {
+    const Side<std::byte*> found = Found(source(id));
+    return {found.base, found.size};
+  };
+  return Plan<const std::byte*>(steps, find, target);
+}
+
+absl::StatusOr<PullPlan> PlanPull(const std::vector<Step>& steps,
+                                  absl::FunctionRef<int64_t(RegionId)> source_size,
+                                  FindRegion target) {
+  const auto find = [&](RegionId id) -> Side<RemotePlace> { return {{id, 0}, source_size(id)}; };
+  return Plan<RemotePlace>(steps, find, target);
+}
+
+template <class Source, class SegmentOut>
+BasicSlicer<Source, SegmentOut>::BasicSlicer(BasicPlan<Source> plan, ByteCount slice_size)
     : plan_(std::move(plan)), slice_size_(std::max<int64_t>(slice_size.value(), 1)) {}
 
 // Leaves the position at a byte that is to be copied, or at the end.
-void Slicer::Advance(int64_t bytes) {
-  const CopyPlan::Part& part = plan_.parts[part_];
+template <class Source, class SegmentOut>
+void BasicSlicer<Source, SegmentOut>::Advance(int64_t bytes) {
+  const auto& part = plan_.parts[part_];
   offset_ += bytes;
   if (offset_ < part.runs[run_].count * part.entries[entry_].item_size) return;
   offset_ = 0;
@@ -108,18 +142,19 @@ void Slicer::Advance(int64_t bytes) {
   ++part_;
 }
 
-void Slicer::Next(std::vector<Segment>& segments) {
+template <class Source, class SegmentOut>
+void BasicSlicer<Source, SegmentOut>::Next(std::vector<SegmentOut>& segments) {
   segments.clear();
   int64_t left = slice_size_;
   while (left > 0 && has_more()) {
-    const CopyPlan::Part& part = plan_.parts[part_];
-    const CopyPlan::Entry& entry = part.entries[entry_];
+    const auto& part = plan_.parts[part_];
+    const auto& entry = part.entries[entry_];
     const RunPair& run = part.runs[run_];
     const int64_t size = std::min(left, run.count * entry.item_size - offset_);
-    const std::byte* source = entry.source + run.source_first * entry.item_size + offset_;
+    const Source source = entry.source + run.source_first * entry.item_size + offset_;
     std::byte* target = entry.target + run.target_first * entry.item_size + offset_;
-    Segment* last = segments.empty() ? nullptr : &segments.back();
-    if (last != nullptr && last->source + last->size == source &&
+    SegmentOut* last = segments.empty() ? nullptr : &segments.back();
+    if (last != nullptr && last->source + static_cast<int64_t>(last->size) == source &&
         last->target + last->size == target) {
       last->size += static_cast<size_t>(size);
     } else {
@@ -130,5 +165,8 @@ void Slicer::Next(std::vector<Segment>& segments) {
     Advance(size);
   }
 }
+
+template class BasicSlicer<const std::byte*, Segment>;
+template class BasicSlicer<RemotePlace, RemoteSegment>;
 
 }  // namespace pageferry::transport

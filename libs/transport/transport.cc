@@ -42,4 +42,25 @@ ByteCount BatchBytes(const std::vector<Step>& steps) {
   return sum;
 }
 
+void CancelToken::Cancel() {
+  std::vector<absl::AnyInvocable<void()>> wakers;
+  {
+    const absl::MutexLock lock(&mutex_);
+    cancelled_.store(true, std::memory_order_release);
+    wakers.swap(wakers_);
+  }
+  for (auto& wake : wakers) wake();
+}
+
+void CancelToken::Watch(absl::AnyInvocable<void()> wake) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!cancelled_.load(std::memory_order_relaxed)) {
+      wakers_.push_back(std::move(wake));
+      return;
+    }
+  }
+  wake();
+}
+
 }  // namespace pageferry::transport

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "libs/common/ids.h"
 #include "libs/common/page_runs.h"
 
@@ -18,6 +20,8 @@
 /// for each way that its policy allows; a `TransportPeer` stands for one other
 /// agent.
 namespace pageferry::transport {
+
+class SealTable;
 
 /// Numbers of pageferry.peer.v1.TransportKind.
 enum class TransportKind : int8_t { kLocal = 1, kRdma = 2, kTcp = 3, kGrpc = 4 };
@@ -48,6 +52,9 @@ struct OwnRegion {
   std::byte* data = nullptr;
   ByteCount size;
   std::optional<LocalMapping> local;
+  /// The seals of its pool; null where it has none, and peers can have nothing of it but by
+  /// `local`.
+  SealTable* seals = nullptr;
 };
 
 /// What a peer told about one of its regions.
@@ -92,14 +99,20 @@ struct SealRef {
 /// Bytes that `steps` moves; saturates.
 ByteCount BatchBytes(const std::vector<Step>& steps);
 
-/// Asks a running write to stop. Thread-safe; once set it stays set.
+/// Asks running writes to stop. Thread-safe; once set it stays set.
 class CancelToken {
  public:
-  void Cancel() { cancelled_.store(true, std::memory_order_release); }
+  void Cancel();
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+
+  /// Runs `wake` once when the token is set, on the thread that sets it; at once if it is set. For
+  /// a way that sleeps until something comes from the network. `wake` must be short.
+  void Watch(absl::AnyInvocable<void()> wake);
 
  private:
   std::atomic<bool> cancelled_{false};
+  absl::Mutex mutex_;
+  std::vector<absl::AnyInvocable<void()>> wakers_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// What is to be moved.
@@ -109,8 +122,8 @@ struct Batch {
   uint64_t flow = 0;
   int32_t priority = 0;
   std::vector<Step> steps;
-  /// Checked after the last byte was read, where the source's memory is mapped
-  /// (`local`).
+  /// Checked after the last byte was read: by the target where it maps the source's memory, else by
+  /// the source.
   SealRef seal;
   std::shared_ptr<CancelToken> cancel;
 };
@@ -142,6 +155,16 @@ class TransportPeer {
   virtual void Flush(WriteDone done) = 0;
 };
 
+/// This end of a way on which the other agent drives. It stays open as long as this lives.
+///
+/// The destructor blocks until no byte of own regions is read for that peer any more.
+class PassivePeer {
+ public:
+  virtual ~PassivePeer() = default;
+  /// What the other side needs for PeerSpec::address; may hold a secret.
+  virtual std::string address() const = 0;
+};
+
 /// What is needed to reach another agent.
 struct PeerSpec {
   std::string name;     // for logs: agent id and epoch
@@ -159,7 +182,8 @@ class Transport {
   virtual TransportKind kind() const = 0;
   virtual Driver driver() const = 0;
 
-  /// What the other side needs for PeerSpec::address; may be empty.
+  /// What is told to every agent that this one dials, for PeerSpec::address at `Accept`; may be
+  /// empty.
   virtual std::string address() const = 0;
 
   /// Makes own memory known; it must be before peers use it. Answers what peers
@@ -175,6 +199,20 @@ class Transport {
   /// kFailedPrecondition, NO_TRANSPORT: this way does not reach that peer, and
   /// why.
   virtual absl::StatusOr<std::unique_ptr<TransportPeer>> Connect(const PeerSpec& spec) = 0;
+
+  /// The same for ways that have to wait for the other side: `done` runs once, on any thread,
+  /// perhaps inside this call.
+  using ConnectDone =
+      absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<TransportPeer>> peer) &&>;
+  virtual void ConnectLater(const PeerSpec& spec, ConnectDone done) {
+    std::move(done)(Connect(spec));
+  }
+
+  /// The other end of `Connect`, before the peer is told to go on; does not block. Null where this
+  /// process has nothing to do. kFailedPrecondition, NO_TRANSPORT as there.
+  virtual absl::StatusOr<std::unique_ptr<PassivePeer>> Accept(const PeerSpec& /*spec*/) {
+    return nullptr;
+  }
 };
 
 }  // namespace pageferry::transport

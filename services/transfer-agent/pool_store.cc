@@ -132,7 +132,8 @@ absl::StatusOr<PoolView> PoolStore::Add(const std::string& name,
         transport->MapRegion({.id = pool.region,
                               .data = pool.shm->data(),
                               .size = pool.shm->size(),
-                              .local = pool.shm->local()});
+                              .local = pool.shm->local(),
+                              .seals = &pool.shm->seals()});
     if (!mapped.ok()) {
       static_cast<void>(Unmap(pool));
       return mapped.status();
