@@ -21,6 +21,7 @@
 #include "libs/common/status.h"
 #include "libs/transport/local_transport.h"
 #include "libs/transport/orphan_pools.h"
+#include "libs/transport/ucx_transport.h"
 #include "services/transfer-agent/agent_loop.h"
 #include "services/transfer-agent/agent_probe.h"
 #include "services/transfer-agent/drainer.h"
@@ -68,10 +69,46 @@ absl::StatusOr<HostPort> Advertised(const std::string& wish, const std::string& 
   return listens;
 }
 
+using Transports = std::map<transport::TransportKind, transport::Transport*>;
+
+std::vector<transport::Transport*> ListOf(const Transports& transports) {
+  std::vector<transport::Transport*> list;
+  list.reserve(transports.size());
+  for (const auto& [kind, transport] : transports) list.push_back(transport);
+  return list;
+}
+
+/// Null where the policy does not allow it.
+absl::StatusOr<std::unique_ptr<transport::UcxTransport>> StartTcp(const AgentOptions& options,
+                                                                  const TransportPolicy& policy,
+                                                                  AgentProbe& probe) {
+  if (std::ranges::find(policy.allowed, transport::TransportKind::kTcp) == policy.allowed.end()) {
+    return nullptr;
+  }
+  const std::string device = TcpDevice(options);
+  PAGEFERRY_ASSIGN_OR_RETURN(
+      auto tcp, transport::UcxTransport::Start(
+                    {.worker = {.device = device}, .refused = [&probe](absl::string_view what) {
+                       probe.TcpMessageRefused(what);
+                     }}));
+  Log(LogLevel::kInfo, log_area, "tcp_ready",
+      {{"device", device}, {"ucx", transport::UcxVersion()}});
+  return tcp;
+}
+
 }  // namespace
 
+/// What has to be there before the rest can be made.
+struct Agent::Base {
+  AgentOptions options;
+  TransportPolicy policy;
+  MetricRegistry registry;
+  AgentProbe probe{registry};
+  std::unique_ptr<transport::UcxTransport> tcp;
+};
+
 struct Agent::Impl {
-  Impl(AgentOptions used, TransportPolicy policy);
+  explicit Impl(std::unique_ptr<Base> made);
   ~Impl() { Stop(absl::ZeroDuration()); }
 
   absl::Status Start();
@@ -82,11 +119,14 @@ struct Agent::Impl {
   /// Runs `task` on the loop and waits for it. Not on the loop.
   void Do(absl::AnyInvocable<void()> task);
 
-  const AgentOptions options;
+  Transports AllTransports();
+
+  const std::unique_ptr<Base> base;
+  const AgentOptions& options = base->options;
   const AgentId id;
   RealClock& clock = RealClock::Get();
-  MetricRegistry registry;
-  AgentProbe probe{registry};
+  MetricRegistry& registry = base->registry;
+  AgentProbe& probe = base->probe;
   ThreadCoreLoop core_loop{clock};
   RealScheduler scheduler{clock};  // goes before the loop that its tasks post to
   AgentLoop loop{core_loop, clock, scheduler};
@@ -125,27 +165,28 @@ struct Agent::Impl {
   bool stopped = false;
 };
 
-Agent::Impl::Impl(AgentOptions used, TransportPolicy policy)
-    : options(std::move(used)),
+Agent::Impl::Impl(std::unique_ptr<Base> made)
+    : base(std::move(made)),
       id(options.agent_id.empty() ? DrawAgentId() : options.agent_id),
       local({.copy_threads = static_cast<int>(options.copy_threads), .shm_dir = options.shm_dir}),
       own{.agent = {.id = id, .epoch = Epoch(0)},
           .room_credit = static_cast<int32_t>(options.max_rooms_of_peer),
           .host_id = HostId(options.shm_dir),
-          .policy = std::move(policy)},
+          .policy = base->policy,
+          .addresses = {}},
       bootstrap(loop, options.bootstrap,
                 {.max_message_bytes = options.max_message, .max_backoff = options.backoff.max}),
       connector(loop,
                 {.max_message_bytes = options.max_message, .max_backoff = options.backoff.max}),
-      pools(loop, *pool_worker, {&local},
+      pools(loop, *pool_worker, ListOf(AllTransports()),
             {.agent = id,
              .shm_dir = options.shm_dir,
              .max_pools = static_cast<size_t>(options.max_pools),
              .prefault = options.prefault}),
       directory(loop, *map_worker, probe),
-      dialler(loop, *map_worker, connector, directory, own,
-              {{transport::TransportKind::kLocal, &local}}, options.peer, options.backoff),
-      acceptor(loop, directory, own, options.peer),
+      dialler(loop, *map_worker, connector, directory, own, AllTransports(), options.peer,
+              options.backoff),
+      acceptor(loop, *map_worker, directory, own, AllTransports(), options.peer),
       watch(loop, bootstrap, options.backoff),
       finder(loop, own, watch, bootstrap, directory, dialler, options.resolve_timeout),
       placer(loop, bootstrap, options.backoff),
@@ -174,6 +215,9 @@ Agent::Impl::Impl(AgentOptions used, TransportPolicy policy)
             .mover = directory,
             .probe = probe}),
       reaper(options.shm_dir, options.pool_grace) {
+  if (base->tcp != nullptr) {
+    own.addresses[transport::TransportKind::kTcp] = base->tcp->address();
+  }
   probe.SetActivity([this] { OnChange(); });
   directory.Bind(core);
   finder.Bind(core);
@@ -183,6 +227,12 @@ Agent::Impl::Impl(AgentOptions used, TransportPolicy policy)
   dialler.Bind([this](const AgentRef& agent, const absl::StatusOr<PeerId>& session, bool final) {
     finder.OnDialled(agent, session, final);
   });
+}
+
+Transports Agent::Impl::AllTransports() {
+  Transports all = {{transport::TransportKind::kLocal, &local}};
+  if (base->tcp != nullptr) all.emplace(transport::TransportKind::kTcp, base->tcp.get());
+  return all;
 }
 
 absl::Status Agent::Impl::Start() {
@@ -356,8 +406,11 @@ absl::StatusOr<Agent> Agent::Start(const AgentOptions& options) {
   if (!used.agent_id.empty()) {
     PAGEFERRY_RETURN_IF_ERROR(CheckName("agent-id", used.agent_id, 128));
   }
-  PAGEFERRY_ASSIGN_OR_RETURN(TransportPolicy policy, TransportPolicyOf(used));
-  auto impl = std::make_unique<Impl>(std::move(used), std::move(policy));
+  auto base = std::make_unique<Base>();
+  base->options = std::move(used);
+  PAGEFERRY_ASSIGN_OR_RETURN(base->policy, TransportPolicyOf(base->options));
+  PAGEFERRY_ASSIGN_OR_RETURN(base->tcp, StartTcp(base->options, base->policy, base->probe));
+  auto impl = std::make_unique<Impl>(std::move(base));
   PAGEFERRY_RETURN_IF_ERROR(impl->Start());
   return Agent(std::move(impl));
 }

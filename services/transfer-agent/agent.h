@@ -49,6 +49,7 @@ class Agent {
   void Stop(absl::Duration drain_timeout);
 
  private:
+  struct Base;
   struct Impl;
   explicit Agent(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

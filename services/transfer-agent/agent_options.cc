@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
@@ -18,6 +19,8 @@
 
 namespace pageferry::agent {
 namespace {
+
+constexpr char kLoopbackDevice[] = "lo";
 
 LogLevel LevelOf(const std::string& name) {
   if (name == "verbose") return LogLevel::kVerbose;
@@ -39,6 +42,21 @@ absl::Status CheckRelations(const AgentOptions& agent) {
                         "longer than --peer-heartbeat");
   }
   return absl::OkStatus();
+}
+
+/// Whoever reaches the port of a UCX worker can write its process's memory: docs/operating.md.
+absl::Status CheckTcp(const AgentOptions& options) {
+  const std::string device = TcpDevice(options);
+  if (device.empty()) {
+    return InvalidField(
+        "tcp-device", "",
+        "a network interface, for --transports tcp with a --peer-listen that is not "
+        "on loopback");
+  }
+  if (device == kLoopbackDevice || options.allow_insecure_data_path) return absl::OkStatus();
+  return InvalidField("tcp-device", device,
+                      "lo, or with --allow-insecure-data-path an interface of a network that is "
+                      "trusted");
 }
 
 void AddLimits(Flags& flags, AgentOptions& agent) {
@@ -75,7 +93,7 @@ absl::StatusOr<TransportPolicy> TransportPolicyOf(const AgentOptions& options) {
   TransportPolicy policy;
   PAGEFERRY_ASSIGN_OR_RETURN(policy.allowed, ParseTransportList(options.transports));
   for (const transport::TransportKind kind : policy.allowed) {
-    if (kind != transport::TransportKind::kLocal) {
+    if (kind != transport::TransportKind::kLocal && kind != transport::TransportKind::kTcp) {
       return MakeError(
           absl::StatusCode::kUnimplemented, Reason::kUnsupported,
           absl::StrCat("this release lacks the transport ", transport::TransportName(kind)),
@@ -84,11 +102,21 @@ absl::StatusOr<TransportPolicy> TransportPolicyOf(const AgentOptions& options) {
   }
   if (!options.require_transport.empty()) {
     policy.required = transport::ParseTransportName(options.require_transport);
-    if (!policy.required.has_value() || *policy.required != transport::TransportKind::kLocal) {
+    if (!policy.required.has_value() ||
+        std::ranges::find(policy.allowed, *policy.required) == policy.allowed.end()) {
       return InvalidField("require-transport", options.require_transport, "one of --transports");
     }
   }
+  if (std::ranges::find(policy.allowed, transport::TransportKind::kTcp) != policy.allowed.end()) {
+    PAGEFERRY_RETURN_IF_ERROR(CheckTcp(options));
+  }
   return policy;
+}
+
+std::string TcpDevice(const AgentOptions& options) {
+  if (!options.tcp_device.empty()) return options.tcp_device;
+  const absl::StatusOr<HostPort> listen = ParseHostPort(options.peer_listen);
+  return listen.ok() && IsLoopback(listen->host) ? kLoopbackDevice : "";
 }
 
 void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
@@ -113,8 +141,14 @@ void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
   flags.String("agent-id", &agent.agent_id,
                "name of this agent; after a crash, one of the same name adopts its pools; default: "
                "the host's name and a random part");
-  flags.List("transports", &agent.transports, "ways that pages may go, best first: local");
+  flags.List("transports", &agent.transports, "ways that pages may go, best first: local, tcp");
   flags.String("require-transport", &agent.require_transport, "refuse every other way");
+  flags.String(
+      "tcp-device", &agent.tcp_device,
+      "network interface of the way tcp, such as eth0; default: lo, where --peer-listen is "
+      "on loopback");
+  flags.Bool("allow-insecure-data-path", &agent.allow_insecure_data_path,
+             "let pages go in clear text, by tcp, over a network where everybody is trusted");
   AddLimits(flags, agent);
   flags.Group("Log");
   flags.Choice("log-format", &program.log_format, {"text", "json"}, "form of each line");

@@ -32,6 +32,9 @@ struct AgentOptions {
   std::string agent_id;                ///< empty: host name and something random
   std::vector<std::string> transports = {"local"};
   std::string require_transport;  ///< empty: none is required
+  /// Network interface of the way `tcp`; empty: "lo" where `peer_listen` is on loopback.
+  std::string tcp_device;
+  bool allow_insecure_data_path = false;
   bool insecure = false;
   bool reflection = true;
 
@@ -60,9 +63,12 @@ struct AgentProgramOptions {
 };
 
 /// What --transports and --require-transport allow.
-/// kInvalidArgument: no list of known transports, or the required one is not in it;
-/// kUnimplemented: this release lacks one.
+/// kInvalidArgument: no list of known transports, the required one is not in it, or tcp without
+/// leave for an interface that is not loopback; kUnimplemented: this release lacks one.
 absl::StatusOr<TransportPolicy> TransportPolicyOf(const AgentOptions& options);
+
+/// The interface of the way `tcp`, see `tcp_device`; empty where it must be named.
+std::string TcpDevice(const AgentOptions& options);
 
 /// Adds all flags. The targets must outlive `flags`.
 void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program);

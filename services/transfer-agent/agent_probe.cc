@@ -96,6 +96,10 @@ AgentProbe::AgentProbe(MetricRegistry& registry) {
       registry.AddCounterFamily({.name = "pageferry_agent_frames_refused_total",
                                  .help = "Frames of peers that changed nothing.",
                                  .labels = {{.name = "reason", .values = Reasons({})}}});
+  tcp_messages_refused_ = registry.AddCounterFamily(
+      {.name = "pageferry_agent_tcp_messages_refused_total",
+       .help = "Messages of the way tcp that changed nothing: late, unknown or broken.",
+       .labels = {{.name = "message", .values = {"data", "done", "read", "hail", "malformed"}}}});
   commands_refused_ =
       registry.AddCounterFamily({.name = "pageferry_agent_commands_refused_total",
                                  .help = "Commands of the engine that were refused.",
@@ -152,6 +156,10 @@ void AgentProbe::ChunkMoved(transport::TransportKind kind, int64_t pages, ByteCo
 void AgentProbe::FrameRefused(Reason reason) { frames_refused_.At({NameOf(reason)}).Add(); }
 
 void AgentProbe::CommandWasRefused(Reason reason) { commands_refused_.At({NameOf(reason)}).Add(); }
+
+void AgentProbe::TcpMessageRefused(absl::string_view what) {
+  tcp_messages_refused_.At({std::string(what)}).Add();
+}
 
 void AgentProbe::Sessions(int64_t dialled, int64_t accepted) {
   sessions_.At({"dialled"}).Set(static_cast<double>(dialled));

@@ -32,6 +32,8 @@ class AgentProbe final : public CoreProbe {
   void FrameRefused(Reason reason) override;
   void CommandWasRefused(Reason reason) override;
 
+  /// A message of the way tcp that changed nothing: "data", "done", "read", "hail", "malformed".
+  void TcpMessageRefused(absl::string_view what);
   void Sessions(int64_t dialled, int64_t accepted);
   void LeaseLive(bool live);
   void EngineSession(bool open);
@@ -52,6 +54,7 @@ class AgentProbe final : public CoreProbe {
   MetricFamily<Counter> pages_;
   MetricFamily<Counter> frames_refused_;
   MetricFamily<Counter> commands_refused_;
+  MetricFamily<Counter> tcp_messages_refused_;
   MetricFamily<Gauge> sessions_;
   MetricFamily<Gauge> ledger_;
   Gauge lease_live_;

@@ -1,5 +1,7 @@
 #include "services/transfer-agent/peer_acceptor.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "libs/common/error.h"
@@ -12,9 +14,15 @@ LogArea log_area("session");
 
 }  // namespace
 
-PeerAcceptor::PeerAcceptor(Loop& loop, PeerDirectory& directory, const OwnSide& own,
+PeerAcceptor::PeerAcceptor(Loop& loop, Worker& worker, PeerDirectory& directory, const OwnSide& own,
+                           std::map<transport::TransportKind, transport::Transport*> transports,
                            const PeerTimings& timings)
-    : loop_(loop), directory_(directory), own_(own), timings_(timings) {}
+    : loop_(loop),
+      worker_(worker),
+      directory_(directory),
+      own_(own),
+      transports_(std::move(transports)),
+      timings_(timings) {}
 
 PeerAcceptor::~PeerAcceptor() = default;
 
@@ -30,9 +38,34 @@ void PeerAcceptor::Accept(std::shared_ptr<PeerStream> stream) {
                                                std::move(stream), timings_);
 }
 
+HelloReply PeerAcceptor::Answer(Hello& hello,
+                                std::unique_ptr<transport::PassivePeer>& passive) const {
+  while (true) {
+    HelloReply reply = AnswerHello(own_, hello);
+    if (reply.error.ok()) reply.error = directory_.MayAccept(hello.agent, hello.engine);
+    if (!reply.error.ok()) return reply;
+    const auto way = transports_.find(reply.transport.kind);
+    if (way == transports_.end()) {
+      reply.error = MakeError(absl::StatusCode::kInternal, Reason::kInternal,
+                              "the policy allows a way that this agent does not have");
+      return reply;
+    }
+    const auto offer = std::ranges::find(hello.transports, way->first, &TransportOffer::kind);
+    auto accepted = way->second->Accept(
+        {.name = ToString(hello.agent), .address = offer->address, .regions = hello.regions});
+    if (accepted.ok()) {
+      passive = *std::move(accepted);
+      if (passive != nullptr) reply.transport.address = passive->address();
+      return reply;
+    }
+    // Another way may do; each turn rules one out.
+    offer->unusable = std::string(accepted.status().message());
+  }
+}
+
 void PeerAcceptor::OnHello(PeerSession& session, Hello hello) {
-  HelloReply reply = AnswerHello(own_, hello);
-  if (reply.error.ok()) reply.error = directory_.MayAccept(hello.agent, hello.engine);
+  std::unique_ptr<transport::PassivePeer> passive;
+  HelloReply reply = Answer(hello, passive);
   const absl::Status error = reply.error;
   const TransportChoice choice = reply.transport;
   session.SendHelloReply(own_.agent, std::move(reply));
@@ -42,7 +75,10 @@ void PeerAcceptor::OnHello(PeerSession& session, Hello hello) {
     return session.Close(error);
   }
   const auto found = opening_.find(session.id());
-  if (found == opening_.end() || session.state() == PeerSession::State::kClosed) return;
+  if (found == opening_.end() || session.state() == PeerSession::State::kClosed) {
+    worker_.Post([passive = std::move(passive)]() mutable { passive.reset(); });
+    return;
+  }
   std::unique_ptr<PeerSession> owned = std::move(found->second);
   opening_.erase(found);
   directory_.Adopt({.session = std::move(owned),
@@ -50,12 +86,11 @@ void PeerAcceptor::OnHello(PeerSession& session, Hello hello) {
                     .info = {.agent = hello.agent,
                              .engine = std::move(hello.engine),
                              .transport = choice.kind,
-                             .driver = choice.kind == transport::TransportKind::kLocal
-                                           ? transport::Driver::kTarget
-                                           : transport::Driver::kSource,
+                             .driver = transports_.at(choice.kind)->driver(),
                              .dialled = false},
                     .transport_reason = choice.reason,
-                    .mover = nullptr});
+                    .mover = nullptr,
+                    .passive = std::move(passive)});
   session.ReadNext();
 }
 

@@ -4,10 +4,12 @@
 #include <memory>
 
 #include "libs/common/ids.h"
+#include "libs/transport/transport.h"
 #include "services/transfer-agent/hello.h"
 #include "services/transfer-agent/loop.h"
 #include "services/transfer-agent/peer_directory.h"
 #include "services/transfer-agent/peer_session.h"
+#include "services/transfer-agent/worker.h"
 
 namespace pageferry::agent {
 
@@ -19,7 +21,8 @@ class PeerAcceptor final : public PeerSession::Host {
  public:
   static constexpr size_t kMaxOpening = 1024;
 
-  PeerAcceptor(Loop& loop, PeerDirectory& directory, const OwnSide& own,
+  PeerAcceptor(Loop& loop, Worker& worker, PeerDirectory& directory, const OwnSide& own,
+               std::map<transport::TransportKind, transport::Transport*> transports,
                const PeerTimings& timings);
   ~PeerAcceptor() override;
 
@@ -28,6 +31,8 @@ class PeerAcceptor final : public PeerSession::Host {
 
  private:
   void OnHello(PeerSession& session, Hello hello) override;
+  /// The answer, and this end of the way that it names.
+  HelloReply Answer(Hello& hello, std::unique_ptr<transport::PassivePeer>& passive) const;
   void OnHelloReply(PeerSession& session, HelloReply reply) override {}
   void OnFrame(PeerSession& session, Sequence sequence, PeerFrame frame) override {}
   void OnRefused(PeerSession& session, Reason reason) override {}
@@ -36,8 +41,10 @@ class PeerAcceptor final : public PeerSession::Host {
   int64_t RoomCount(const PeerSession& /*session*/) override { return 0; }
 
   Loop& loop_;
+  Worker& worker_;
   PeerDirectory& directory_;
   const OwnSide& own_;
+  const std::map<transport::TransportKind, transport::Transport*> transports_;
   const PeerTimings timings_;
   std::map<PeerId, std::unique_ptr<PeerSession>> opening_;
 };

@@ -115,9 +115,10 @@ void PeerDialler::OnHelloReply(PeerSession& session, HelloReply reply) {
       .name = ToString(reply.agent), .address = reply.transport.address, .regions = reply.regions};
   worker_.Post([this, id = session.id(), way = transport->second, spec = std::move(spec),
                 reply = std::move(reply)]() mutable {
-    auto mover = way->Connect(spec);
-    loop_.Post([this, id, reply = std::move(reply), mover = std::move(mover)]() mutable {
-      OnConnected(id, reply, std::move(mover));
+    way->ConnectLater(spec, [this, id, reply = std::move(reply)](auto mover) mutable {
+      loop_.Post([this, id, reply = std::move(reply), mover = std::move(mover)]() mutable {
+        OnConnected(id, reply, std::move(mover));
+      });
     });
   });
 }

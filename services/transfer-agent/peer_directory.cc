@@ -71,7 +71,8 @@ PeerId PeerDirectory::Adopt(NewSession added) {
   peer = {.session = std::move(added.session),
           .info = std::move(added.info),
           .transport_reason = std::move(added.transport_reason),
-          .mover = std::move(added.mover)};
+          .mover = std::move(added.mover),
+          .passive = std::move(added.passive)};
   CountSessions();
   core_->OnPeerUp(id, peer.info, loop_.Now());
   return id;
@@ -130,17 +131,30 @@ void PeerDirectory::Close(PeerId peer, absl::Status reason) {
 }
 
 void PeerDirectory::Start(int64_t ticket, PeerId peer, transport::Batch batch) {
-  auto done = [this, ticket](absl::Status status) {
-    loop_.Post([this, ticket, status = std::move(status)] {
+  auto done = [this, ticket, peer](absl::Status status) {
+    loop_.Post([this, ticket, peer, status = std::move(status)] {
       core_->OnMoveDone(ticket, status, loop_.Now());
+      CloseIfBroken(peer, status);
     });
   };
   const auto found = peers_.find(peer);
   if (found == peers_.end() || found->second.mover == nullptr) {
+    const auto kind =
+        found == peers_.end() ? transport::TransportKind::kLocal : found->second.info.transport;
     return done(MakeError(absl::StatusCode::kUnavailable, Reason::kTransport,
-                          "the session has ended", {{"transport", "local"}}));
+                          "the session has ended",
+                          {{"transport", std::string(transport::TransportName(kind))}}));
   }
   found->second.mover->Write(std::move(batch), std::move(done));
+}
+
+void PeerDirectory::CloseIfBroken(PeerId id, const absl::Status& moved) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end() || found->second.info.transport == transport::TransportKind::kLocal ||
+      moved.code() != absl::StatusCode::kUnavailable) {
+    return;
+  }
+  found->second.session->Close(PeerLost(moved.message()));
 }
 
 void PeerDirectory::OnFrame(PeerSession& session, Sequence sequence, PeerFrame frame) {
@@ -173,8 +187,11 @@ void PeerDirectory::Remove(PeerId id, const absl::Status& why) {
        {"rooms", core_->RoomsOfPeer(id)},
        {"why", why}});
   core_->OnPeerDown(id, why, loop_.Now());
-  if (peer.mover != nullptr) {
-    worker_.Post([mover = std::move(peer.mover)]() mutable { mover.reset(); });
+  if (peer.mover != nullptr || peer.passive != nullptr) {
+    worker_.Post([mover = std::move(peer.mover), passive = std::move(peer.passive)]() mutable {
+      mover.reset();
+      passive.reset();
+    });
   }
   // It may be the caller: let it return first.
   loop_.Post([session = std::move(peer.session)]() mutable { session.reset(); });

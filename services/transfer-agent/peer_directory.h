@@ -44,6 +44,8 @@ class PeerDirectory final : public PeerPort, public MovePort, public PeerSession
     PeerInfo info;
     std::string transport_reason;
     std::unique_ptr<transport::TransportPeer> mover;  ///< null where the other side moves
+    std::unique_ptr<transport::PassivePeer>
+        passive;  ///< null where this side moves, or need not help
   };
 
   PeerDirectory(Loop& loop, Worker& worker, AgentProbe& probe);
@@ -91,6 +93,7 @@ class PeerDirectory final : public PeerPort, public MovePort, public PeerSession
     PeerInfo info;
     std::string transport_reason;
     std::unique_ptr<transport::TransportPeer> mover;
+    std::unique_ptr<transport::PassivePeer> passive;
   };
 
   void OnHello(PeerSession& session, Hello hello) override {}
@@ -101,6 +104,8 @@ class PeerDirectory final : public PeerPort, public MovePort, public PeerSession
   int64_t RoomCount(const PeerSession& session) override;
 
   void Remove(PeerId id, const absl::Status& why);
+  /// A connection that broke is of no use to later rooms: a new session makes a new one.
+  void CloseIfBroken(PeerId id, const absl::Status& moved);
   void CountSessions();
 
   Loop& loop_;

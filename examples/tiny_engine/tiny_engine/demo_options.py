@@ -10,7 +10,7 @@ from typing import Literal
 
 from tiny_engine.demo_prompts import PROMPTS, Prompt, PromptsError, read_prompts
 
-TRANSPORTS = ("local",)
+TRANSPORTS = ("local", "tcp")
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _DESCRIPTION = """\
 Runs a real language model in two processes: one computes the prompts (prefill), the other writes
@@ -20,6 +20,7 @@ and the moved pages are, byte for byte, what a single process computes without P
 _EPILOG = """\
 examples:
   ./dev demo
+  ./dev demo --transport tcp
   ./dev demo --prompts questions.txt --max-tokens 100 --json result.json
   ./dev demo --kill-prefill-after 2 --kill engine
   ./dev demo --keep
@@ -59,7 +60,7 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--transport", default="local", metavar="WAY", help="how pages go: local (default)")
+    add("--transport", default="local", metavar="WAY", help="how pages go: local (default), tcp")
     add("--prompts", type=Path, metavar="FILE", help="one prompt a line, or a JSON list")
     add("--max-tokens", type=int, default=40, metavar="N", help="longest answer (default 40)")
     add("--seed", type=int, default=0, metavar="N", help="for prompts with a temperature")

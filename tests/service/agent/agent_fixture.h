@@ -34,7 +34,7 @@ class AgentTest : public testing::Test {
   void StartBootstrap();
   void StopBootstrap() { bootstrap_.reset(); }
   /// Options of an agent named `name`, with a socket in the test's folder.
-  AgentOptions OptionsOf(const std::string& name) const;
+  virtual AgentOptions OptionsOf(const std::string& name) const;
   absl::StatusOr<Agent> StartAgent(const std::string& name) {
     return Agent::Start(OptionsOf(name));
   }

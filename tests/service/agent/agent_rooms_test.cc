@@ -21,7 +21,20 @@ using ::testing::HasSubstr;
 
 Reason ReasonIn(const pb::RoomEvent& event) { return ReasonOf(FromErrorDetail(event.error())); }
 
-TEST_F(PairTest, MovesARoomThatWasSentBeforeItsGrant) {
+/// Whatever the pages travel by.
+class RoomsTest : public PairTest, public testing::WithParamInterface<std::string> {
+ protected:
+  AgentOptions OptionsOf(const std::string& name) const override {
+    AgentOptions options = AgentTest::OptionsOf(name);
+    options.transports = {GetParam()};
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, RoomsTest, testing::Values("local", "tcp"),
+                         [](const auto& way) { return way.param; });
+
+TEST_P(RoomsTest, MovesARoomThatWasSentBeforeItsGrant) {
   const Runs source = {{5, 3}, {20, 2}};
   const Runs target = {{40, 1}, {10, 4}};
   FillSource(11, source, 2);
@@ -35,7 +48,7 @@ TEST_F(PairTest, MovesARoomThatWasSentBeforeItsGrant) {
   EXPECT_EQ(received->state(), pb::ROOM_STATE_SUCCESS) << received->ShortDebugString();
   EXPECT_EQ(received->pages(), 5);
   EXPECT_EQ(received->bytes(), int64_t{5} * kEntries * kPageBytes + kSlotBytes);
-  EXPECT_EQ(received->transport(), "local");
+  EXPECT_EQ(received->transport(), GetParam());
   EXPECT_TRUE(received->has_since_grant());
   EXPECT_TRUE(TargetHolds(11, target, 5));
   const auto sent = prefill_->WaitForEnd(11);
@@ -43,7 +56,7 @@ TEST_F(PairTest, MovesARoomThatWasSentBeforeItsGrant) {
   EXPECT_EQ(sent->state(), pb::ROOM_STATE_SUCCESS) << sent->ShortDebugString();
 }
 
-TEST_F(PairTest, MovesARoomThatWasGrantedBeforeItWasSentInChunks) {
+TEST_P(RoomsTest, MovesARoomThatWasGrantedBeforeItWasSentInChunks) {
   const Runs target = {{0, 6}};
   FillSource(12, {{30, 6}}, 0);
   ClearTarget();
@@ -61,7 +74,7 @@ TEST_F(PairTest, MovesARoomThatWasGrantedBeforeItWasSentInChunks) {
   EXPECT_TRUE(TargetHolds(12, target, 1));
 }
 
-TEST_F(PairTest, SendsOnlyWhatIsBehindTheCachedPrefix) {
+TEST_P(RoomsTest, SendsOnlyWhatIsBehindTheCachedPrefix) {
   const Runs target = {{8, 2}};
   FillSource(13, {{30, 5}}, 3);
   ClearTarget();
@@ -75,7 +88,7 @@ TEST_F(PairTest, SendsOnlyWhatIsBehindTheCachedPrefix) {
   EXPECT_TRUE(TargetHolds(13, target, 3, 3));
 }
 
-TEST_F(PairTest, MovesManyRoomsOverOneSession) {
+TEST_P(RoomsTest, MovesManyRoomsOverOneSession) {
   constexpr int64_t kRooms = 12;
   ClearTarget();
   for (int64_t i = 0; i < kRooms; ++i) FillSource(100 + i, {{5 * i, 5}}, i);
@@ -95,7 +108,7 @@ TEST_F(PairTest, MovesManyRoomsOverOneSession) {
   }
   ASSERT_OK_AND_ASSIGN(const pb::GetAgentResponse agent, decode_->GetAgent());
   ASSERT_EQ(agent.sessions_size(), 1);
-  EXPECT_EQ(agent.sessions(0).transport(), "local");
+  EXPECT_EQ(agent.sessions(0).transport(), GetParam());
   EXPECT_TRUE(agent.sessions(0).dialled());
   EXPECT_EQ(agent.sessions(0).room_count(), 0);
   for (const auto& [kind, count] : agent.ledger()) {
@@ -108,7 +121,7 @@ TEST_F(PairTest, MovesManyRoomsOverOneSession) {
       HasSubstr("pageferry_agent_rooms_ended_total{reason=\"SUCCESS\",role=\"decode\"} 12"));
 }
 
-TEST_F(PairTest, AbortAtDecodeIsToldAtPrefill) {
+TEST_P(RoomsTest, AbortAtDecodeIsToldAtPrefill) {
   decode_->Send(OpenReceiveOf(21, {{0, 4}}, 0));
   prefill_->Send(OpenSendOf(21));
   ASSERT_TRUE(prefill_->WaitFor([](const auto& e) { return e.has_prefix_known(); }).has_value());
@@ -123,7 +136,7 @@ TEST_F(PairTest, AbortAtDecodeIsToldAtPrefill) {
   EXPECT_TRUE(failed->drained() || decode_->WaitForEnd(21).has_value());
 }
 
-TEST_F(PairTest, AbortAtPrefillIsToldAtDecode) {
+TEST_P(RoomsTest, AbortAtPrefillIsToldAtDecode) {
   decode_->Send(OpenReceiveOf(22, {{0, 4}}, 0));
   prefill_->Send(OpenSendOf(22));
   ASSERT_TRUE(prefill_->WaitFor([](const auto& e) { return e.has_prefix_known(); }).has_value());
@@ -137,7 +150,7 @@ TEST_F(PairTest, AbortAtPrefillIsToldAtDecode) {
   EXPECT_TRUE(peer->drained() || decode_->WaitForEnd(22).has_value());
 }
 
-TEST_F(PairTest, OperatorAbortsARoom) {
+TEST_P(RoomsTest, OperatorAbortsARoom) {
   decode_->Send(OpenReceiveOf(23, {{0, 4}}, 0));
   ASSERT_TRUE(Eventually([&] { return decode_->GetRoom(23).ok(); }));
   ASSERT_OK_AND_ASSIGN(const pb::AbortRoomResponse aborted, decode_->AbortRoom(23));
@@ -149,7 +162,7 @@ TEST_F(PairTest, OperatorAbortsARoom) {
   EXPECT_THAT(decode_->GetRoom(99), StatusIs(absl::StatusCode::kNotFound, Reason::kRoomNotFound));
 }
 
-TEST_F(PairTest, LossOfTheEngineAbortsItsRooms) {
+TEST_P(RoomsTest, LossOfTheEngineAbortsItsRooms) {
   decode_->Send(OpenReceiveOf(24, {{0, 4}}, 0));
   prefill_->Send(OpenSendOf(24));
   ASSERT_TRUE(prefill_->WaitFor([](const auto& e) { return e.has_prefix_known(); }).has_value());
@@ -172,7 +185,7 @@ TEST_F(PairTest, LossOfTheEngineAbortsItsRooms) {
   EXPECT_TRUE(TargetHolds(25, {{50, 4}}, 1));
 }
 
-TEST_F(PairTest, LossOfThePeerFailsItsRooms) {
+TEST_P(RoomsTest, LossOfThePeerFailsItsRooms) {
   decode_->Send(OpenReceiveOf(26, {{0, 4}}, 0));
   prefill_->Send(OpenSendOf(26));
   ASSERT_TRUE(prefill_->WaitFor([](const auto& e) { return e.has_prefix_known(); }).has_value());
@@ -182,7 +195,7 @@ TEST_F(PairTest, LossOfThePeerFailsItsRooms) {
   EXPECT_TRUE(failed->drained() || decode_->WaitForEnd(26).has_value());
 }
 
-TEST_F(PairTest, RoomsGoOnWhileBootstrapIsAway) {
+TEST_P(RoomsTest, RoomsGoOnWhileBootstrapIsAway) {
   decode_->Send(OpenReceiveOf(31, {{0, 4}}, 0));
   prefill_->Send(OpenSendOf(31));
   prefill_->Send(ChunkOf(31, {{0, 4}}, 0, true, 0));
@@ -212,7 +225,7 @@ TEST_F(PairTest, RoomsGoOnWhileBootstrapIsAway) {
   EXPECT_EQ(agent.agent().epoch(), before.agent().epoch());
 }
 
-TEST_F(PairTest, AnotherShapeIsRefusedNamingTheSizes) {
+TEST_P(RoomsTest, AnotherShapeIsRefusedNamingTheSizes) {
   ASSERT_OK_AND_ASSIGN(Agent wide, StartAgent("wide"));
   TestEngine engine(engine_socket("wide"));
   ASSERT_OK_AND_ASSIGN(const MappedPool pool, engine.CreatePool("kv", kPoolBytes));
@@ -231,7 +244,7 @@ TEST_F(PairTest, AnotherShapeIsRefusedNamingTheSizes) {
   EXPECT_EQ(failed->error().metadata().at("decode_shape"), "dp1 cp1 tp2 pp1");
 }
 
-TEST_F(PairTest, UnknownPrefillEngineIsNamed) {
+TEST_P(RoomsTest, UnknownPrefillEngineIsNamed) {
   pb::EngineCommand command = OpenReceiveOf(42, {{0, 1}}, 0);
   command.mutable_open_receive()->set_prefill_engine_id("nobody");
   command.mutable_open_receive()->mutable_timeout()->set_seconds(2);
@@ -241,7 +254,7 @@ TEST_F(PairTest, UnknownPrefillEngineIsNamed) {
   EXPECT_THAT(ReasonIn(*failed), ::testing::AnyOf(Reason::kEngineNotFound, Reason::kDeadline));
 }
 
-TEST_F(PairTest, BadCommandsAreRefusedAndEndNothing) {
+TEST_P(RoomsTest, BadCommandsAreRefusedAndEndNothing) {
   pb::EngineCommand bad = OpenReceiveOf(51, {{0, 4}}, 0);
   bad.mutable_open_receive()->set_priority(1000);
   decode_->Send(bad);
@@ -267,7 +280,7 @@ TEST_F(PairTest, BadCommandsAreRefusedAndEndNothing) {
   EXPECT_EQ(received->state(), pb::ROOM_STATE_SUCCESS);
 }
 
-TEST_F(PairTest, ListsEveryRoomOnceWhateverThePageAndTheState) {
+TEST_P(RoomsTest, ListsEveryRoomOnceWhateverThePageAndTheState) {
   // Ten that only prefill knows, and among them five that wait for pages.
   for (int64_t room = 0; room < 15; ++room) {
     prefill_->Send(OpenSendOf(room));
@@ -297,7 +310,7 @@ TEST_F(PairTest, ListsEveryRoomOnceWhateverThePageAndTheState) {
   }
 }
 
-TEST_F(PairTest, ChecksumsAreRefusedAndNotForgotten) {
+TEST_P(RoomsTest, ChecksumsAreRefusedAndNotForgotten) {
   pb::EngineCommand command = OpenReceiveOf(3, {{0, 1}}, -1);
   command.mutable_open_receive()->set_checksum(true);
   decode_->Send(command);
@@ -307,7 +320,7 @@ TEST_F(PairTest, ChecksumsAreRefusedAndNotForgotten) {
   EXPECT_EQ(ReasonOf(FromErrorDetail(refused->refused().error())), Reason::kUnsupported);
 }
 
-TEST_F(PairTest, DrainLetsRoomsEndAndTakesNoNewOnes) {
+TEST_P(RoomsTest, DrainLetsRoomsEndAndTakesNoNewOnes) {
   FillSource(61, {{7, 4}}, 1);
   decode_->Send(OpenReceiveOf(61, {{50, 4}}, 1));
   prefill_->Send(OpenSendOf(61));

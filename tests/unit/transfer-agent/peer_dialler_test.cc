@@ -267,7 +267,8 @@ TEST_F(PeerDiallerTest, ANewSessionOfTheSameAgentTakesTheOldOnesPlace) {
   Ports prefill(directory, probe_);
   prefill.core.SetEngine(prefill_side_.engine, prefill_side_.agent);
   directory.Bind(prefill.core);
-  PeerAcceptor acceptor(loop_, directory, prefill_side_, PeerTimings());
+  PeerAcceptor acceptor(loop_, *worker_, directory, prefill_side_,
+                        {{TransportKind::kLocal, &transport_}}, PeerTimings());
   const auto hello = [&](int64_t epoch) {
     decode_side_.agent.epoch = Epoch(epoch);
     auto stream = std::make_shared<FakeStream>();
@@ -294,6 +295,81 @@ TEST_F(PeerDiallerTest, ANewSessionOfTheSameAgentTakesTheOldOnesPlace) {
   EXPECT_EQ(directory.Views().size(), 1);
   directory.CloseAll(absl::CancelledError("the test is over"));
   loop_.Run();
+}
+
+/// A way whose other end tells a secret, if it lets anybody in.
+class PassiveTransport final : public transport::Transport {
+ public:
+  class Passive final : public transport::PassivePeer {
+   public:
+    explicit Passive(int& live) : live_(live) { ++live_; }
+    ~Passive() override { --live_; }
+    std::string address() const override { return "secret"; }
+
+   private:
+    int& live_;
+  };
+
+  TransportKind kind() const override { return TransportKind::kTcp; }
+  transport::Driver driver() const override { return transport::Driver::kTarget; }
+  std::string address() const override { return "worker"; }
+  absl::StatusOr<transport::RemoteRegion> MapRegion(const transport::OwnRegion&) override {
+    return transport::RemoteRegion();
+  }
+  absl::Status UnmapRegion(RegionId) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<transport::TransportPeer>> Connect(
+      const transport::PeerSpec&) override {
+    return absl::UnimplementedError("not dialled here");
+  }
+  absl::StatusOr<std::unique_ptr<transport::PassivePeer>> Accept(
+      const transport::PeerSpec& spec) override {
+    addresses.push_back(spec.address);
+    if (!refusal.ok()) return refusal;
+    return std::make_unique<Passive>(live);
+  }
+
+  absl::Status refusal;
+  std::vector<std::string> addresses;
+  int live = 0;
+};
+
+TEST_F(PeerDiallerTest, AnEndOfTheWayIsOpenedForEachAcceptedSession) {
+  PeerDirectory directory(loop_, *worker_, probe_);
+  Ports prefill(directory, probe_);
+  prefill.core.SetEngine(prefill_side_.engine, prefill_side_.agent);
+  directory.Bind(prefill.core);
+  PassiveTransport tcp;
+  prefill_side_.policy.allowed = {TransportKind::kTcp, TransportKind::kLocal};
+  decode_side_.policy.allowed = prefill_side_.policy.allowed;
+  decode_side_.addresses[TransportKind::kTcp] = "of decode";
+  PeerAcceptor acceptor(loop_, *worker_, directory, prefill_side_,
+                        {{TransportKind::kLocal, &transport_}, {TransportKind::kTcp, &tcp}},
+                        PeerTimings());
+  const auto hello = [&] {
+    auto stream = std::make_shared<FakeStream>();
+    acceptor.Accept(stream);
+    stream->handler->OnInput(
+        {.epoch = Epoch(1),
+         .content = MakeHello(decode_side_, SessionId("s"), prefill_, UnusableWays())});
+    loop_.Run();
+    return stream->All<HelloReply>().at(0);
+  };
+  const HelloReply good = hello();
+  EXPECT_THAT(good.error, IsOk());
+  EXPECT_EQ(good.transport.kind, TransportKind::kTcp);
+  EXPECT_EQ(good.transport.address, "secret");
+  EXPECT_THAT(tcp.addresses, testing::ElementsAre("of decode"));
+  EXPECT_EQ(tcp.live, 1);
+
+  // One that cannot be opened is passed over, and the reason says so.
+  tcp.refusal = MakeError(absl::StatusCode::kFailedPrecondition, Reason::kNoTransport, "too old");
+  const HelloReply other = hello();
+  EXPECT_EQ(other.transport.kind, TransportKind::kLocal);
+  EXPECT_THAT(other.transport.reason, testing::HasSubstr("too old"));
+  directory.CloseAll(absl::CancelledError("the test is over"));
+  loop_.Run();
+  worker_.reset();  // waits for what was handed to it
+  EXPECT_EQ(tcp.live, 0);
 }
 
 TEST(TransportChoiceTest, FollowsTheOrderOfThePrefillSide) {

@@ -1,6 +1,7 @@
 #include "libs/transport/ucx_transport.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -235,6 +236,11 @@ TEST(UcxTransportTest, ADeadSourceIsFoundWhenItIsDialled) {
   spec.address = "nonsense";
   EXPECT_THAT(pair.transport->Connect(spec),
               StatusIs(absl::StatusCode::kInvalidArgument, Reason::kInvalidField));
+}
+
+TEST(UcxTransportTest, TheExpectedReleaseRuns) {
+  const char* const expected = std::getenv("PAGEFERRY_EXPECT_UCX");
+  EXPECT_THAT(UcxVersion(), testing::StartsWith(expected == nullptr ? "1." : expected));
 }
 
 TEST(UcxTransportTest, AnotherReleaseOfUcxIsTurnedDown) {
