@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
+#include "libs/transport/memory_file.h"
 #include "libs/transport/pool_file.h"
 
 namespace pageferry::transport {
@@ -28,11 +29,39 @@ absl::Status CheckTold(const RemoteRegion& region) {
       !IsPlainFileName(absl::string_view(local.shm_name).substr(1))) {
     return No(region, "not the name of shared memory");
   }
+  const ByteCount inside = local.data.has_value() ? ByteCount() : region.size;
   if (local.data_offset.value() != kPoolDataOffset || region.size.value() <= 0 ||
-      local.mapping_size < local.data_offset + region.size) {
+      local.mapping_size < local.data_offset + inside) {
     return No(region, "its sizes do not agree");
   }
   return absl::OkStatus();
+}
+
+// By name, where that still is the file that was told; else through the agent's descriptor. The
+// peer chooses two numbers at most, never a path, and what is opened is memory.
+absl::StatusOr<MemoryFile> OpenData(const std::string& dir, const LocalData& data) {
+  const MemoryFileId told{.device = data.device, .inode = data.inode};
+  constexpr auto kAccess = SharedMapping::Access::kReadOnly;
+  if (!data.shm_name.empty()) {
+    auto named = OpenShm(dir, data.shm_name, kAccess);
+    if (named.ok() && named->id == told) return named;
+  }
+  const std::string path = PathOfDescriptor(data.pid, data.fd);
+  auto file = OpenMemoryFile(path, kAccess);
+  if (file.ok() && file->id != told) return BadHandle(path, "other memory than the agent told");
+  return file;
+}
+
+absl::StatusOr<SharedMapping> MapData(const std::string& dir, const RemoteRegion& region) {
+  if (!region.local->data.has_value()) return SharedMapping();
+  const LocalData& data = *region.local->data;
+  PAGEFERRY_ASSIGN_OR_RETURN(const MemoryFile file, OpenData(dir, data));
+  if (data.offset.value() < 0 || data.offset.value() % file.page.value() != 0 ||
+      data.offset + region.size > file.size) {
+    return BadHandle(data.shm_name, "the engine's memory is too short");
+  }
+  return SharedMapping::Map(file.handle.fd(), region.size, SharedMapping::Access::kReadOnly,
+                            data.offset);
 }
 
 uint64_t Load(const uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
@@ -56,7 +85,10 @@ absl::StatusOr<std::unique_ptr<PeerPool>> PeerPool::Open(const std::string& dir,
   auto mapping =
       SharedMapping::Map(file.fd(), local.mapping_size, SharedMapping::Access::kReadOnly);
   if (!mapping.ok()) return No(region, mapping.status().message());
-  std::unique_ptr<PeerPool> pool(new PeerPool(*std::move(mapping), region.size));
+  auto data = MapData(dir, region);
+  if (!data.ok()) return No(region, data.status().message());
+  const ByteCount inside = local.data.has_value() ? ByteCount() : region.size;
+  std::unique_ptr<PeerPool> pool(new PeerPool(*std::move(mapping), *std::move(data), region.size));
   const PoolHeader& header = pool->header();
   if (Load(header.magic) != kPoolMagic) return No(region, "not a pool");
   if (header.layout_version != kPoolLayoutVersion || header.seal_count != kSealCount) {
@@ -64,7 +96,9 @@ absl::StatusOr<std::unique_ptr<PeerPool>> PeerPool::Open(const std::string& dir,
                                    header.seal_count, " seals"));
   }
   if (Load(header.nonce) != local.nonce) return No(region, "another pool has its name");
-  if (header.data_offset != kPoolDataOffset || header.data_size < region.size.value()) {
+  const bool has_data = header.data_size != 0;
+  if (header.data_offset != kPoolDataOffset || header.data_size < inside.value() ||
+      has_data == local.data.has_value()) {
     return No(region, "its sizes are not those of the pool");
   }
   if (pool->damaged()) return No(region, "the file was cut short");

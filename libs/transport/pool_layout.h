@@ -12,6 +12,9 @@
 ///   kSealTableOffset     kSealCount seals, 8 bytes each
 ///   kPoolDataOffset      data; the size is in the header
 ///
+/// Where the engine owns the data (an imported pool) this file has the first
+/// two alone and says 0 as data_size.
+///
 /// The layout is shared with clients in other languages: a change needs a new
 /// kPoolLayoutVersion. All words are in host byte order and naturally aligned.
 namespace pageferry::transport {
@@ -53,7 +56,7 @@ struct PoolHeader {
   uint64_t nonce;                    // offset 16: random, drawn each time that an agent makes or
                                      // adopts it
   int64_t data_offset;               // offset 24: kPoolDataOffset
-  int64_t data_size;                 // offset 32: bytes of data
+  int64_t data_size;                 // offset 32: bytes of data; 0 where it lies elsewhere
   std::atomic<uint64_t> generation;  // offset 40: see above; from 1
   char agent_id[136];                // offset 48: owner, NUL-terminated, for people
 };

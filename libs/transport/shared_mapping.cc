@@ -1,13 +1,17 @@
 #include "libs/transport/shared_mapping.h"
 
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/base/call_once.h"
@@ -31,6 +35,7 @@ struct SharedMapping::Slot {
   uintptr_t begin = 0;
   uintptr_t end = 0;
   uintptr_t writable = 0;
+  uintptr_t page = 0;  // what can be replaced in one piece: a hugetlbfs mapping cannot be split
   uintptr_t damaged = 0;
   Slot* next = nullptr;  // constant once the slot is in the list
 };
@@ -41,7 +46,6 @@ using Slot = SharedMapping::Slot;
 
 Slot* slots = nullptr;
 struct sigaction previous_action;
-uintptr_t page_size = 4096;
 
 template <class T>
 PAGEFERRY_NOT_INSTRUMENTED T Load(const T& word) {
@@ -70,6 +74,7 @@ PAGEFERRY_NOT_INSTRUMENTED bool ReplacePage(const siginfo_t& info) {
   if (slot == nullptr) return false;
   Store(slot->damaged, uintptr_t{1});
   const int access = Load(slot->writable) != 0 ? PROT_READ | PROT_WRITE : PROT_READ;
+  const uintptr_t page_size = Load(slot->page);
   const uintptr_t page = address & ~(page_size - 1);
   const int64_t placed =
       syscall(SYS_mmap, page, page_size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -97,7 +102,6 @@ PAGEFERRY_NOT_INSTRUMENTED void OnBusError(int signal, siginfo_t* info, void* co
 void InstallHandler() {
   static absl::once_flag once;
   absl::call_once(once, [] {
-    page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     struct sigaction action = {};
     action.sa_sigaction = &OnBusError;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -111,7 +115,7 @@ absl::Mutex& SlotsMutex() {
   return *mutex;
 }
 
-Slot* TakeSlot(const void* data, size_t size, bool writable) {
+Slot* TakeSlot(const void* data, size_t size, bool writable, size_t page) {
   const absl::MutexLock lock(&SlotsMutex());
   Slot* slot = slots;
   while (slot != nullptr && Load(slot->end) != 0) slot = slot->next;
@@ -123,19 +127,50 @@ Slot* TakeSlot(const void* data, size_t size, bool writable) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   Store(slot->begin, begin);
   Store(slot->writable, uintptr_t{writable});
+  Store(slot->page, uintptr_t{page});
   Store(slot->damaged, uintptr_t{0});
   Store(slot->end, begin + size);
   return slot;
 }
 
+size_t PageOf(int fd) {
+  struct statfs system = {};
+  const bool huge = fstatfs(fd, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  return static_cast<size_t>(huge ? system.f_bsize : sysconf(_SC_PAGESIZE));
+}
+
+// As mmap, at a boundary of `alignment`; MAP_FAILED and errno where the system refuses.
+void* MapAligned(size_t bytes, int access, int fd, off_t offset, size_t alignment) {
+  void* const room = mmap(nullptr, bytes + alignment, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return room;
+  const auto begin = reinterpret_cast<uintptr_t>(room);
+  const uintptr_t aligned = (begin + alignment - 1) & ~(alignment - 1);
+  void* const data =
+      mmap(reinterpret_cast<void*>(aligned), bytes, access, MAP_SHARED | MAP_FIXED, fd, offset);
+  const int error = errno;
+  if (data == MAP_FAILED) {
+    munmap(room, bytes + alignment);
+    errno = error;
+    return data;
+  }
+  if (aligned > begin) munmap(room, aligned - begin);
+  const uintptr_t end = aligned + bytes;
+  munmap(reinterpret_cast<void*>(end), begin + bytes + alignment - end);
+  return data;
+}
+
 }  // namespace
 
-absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount size, Access access) {
+absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount size, Access access,
+                                                 ByteCount offset) {
+  constexpr size_t kAlignment = size_t{2} << 20;
   InstallHandler();
   const bool writable = access == Access::kReadWrite;
-  const auto bytes = static_cast<size_t>(size.value());
-  void* data =
-      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  const size_t page = PageOf(fd);
+  const auto bytes = (static_cast<size_t>(size.value()) + page - 1) / page * page;
+  void* const data = MapAligned(bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, fd,
+                                offset.value(), std::max(kAlignment, page));
   if (data == MAP_FAILED) {
     const std::string error = std::strerror(errno);
     return MakeError(absl::StatusCode::kInvalidArgument, Reason::kBadHandle,
@@ -145,18 +180,21 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount size, Access 
   SharedMapping mapping;
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = size;
-  mapping.slot_ = TakeSlot(data, bytes, writable);
+  mapping.reserved_ = ByteCount(static_cast<int64_t>(bytes));
+  mapping.slot_ = TakeSlot(data, bytes, writable, page);
   return mapping;
 }
 
 SharedMapping::SharedMapping(SharedMapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, ByteCount())),
+      reserved_(std::exchange(other.reserved_, ByteCount())),
       slot_(std::exchange(other.slot_, nullptr)) {}
 
 SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(reserved_, other.reserved_);
   std::swap(slot_, other.slot_);
   return *this;
 }
@@ -167,7 +205,7 @@ SharedMapping::~SharedMapping() {
     const absl::MutexLock lock(&SlotsMutex());
     Store(slot_->end, uintptr_t{0});
   }
-  munmap(data_, static_cast<size_t>(size_.value()));
+  munmap(data_, static_cast<size_t>(reserved_.value()));
 }
 
 const SharedMapping::Slot* SharedMapping::SlotOf(const void* address) {

@@ -27,9 +27,11 @@ class SharedMapping {
   SharedMapping& operator=(SharedMapping&& other) noexcept;
   ~SharedMapping();
 
-  /// Maps the first `size` bytes of `fd`. kInvalidArgument, BAD_HANDLE: the system refused, with
-  /// its own error.
-  static absl::StatusOr<SharedMapping> Map(int fd, ByteCount size, Access access);
+  /// Maps `size` bytes of `fd` from `offset`, which is a multiple of the file's memory page. Begins
+  /// at a boundary of 2 MiB, so that huge pages can be mapped as such. kInvalidArgument,
+  /// BAD_HANDLE: the system refused, with its own error.
+  static absl::StatusOr<SharedMapping> Map(int fd, ByteCount size, Access access,
+                                           ByteCount offset = {});
 
   /// Null when default-made or moved from.
   std::byte* data() const { return data_; }
@@ -49,6 +51,7 @@ class SharedMapping {
  private:
   std::byte* data_ = nullptr;
   ByteCount size_;
+  ByteCount reserved_;  // in whole memory pages of the file
   Slot* slot_ = nullptr;
 };
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
+#include "libs/transport/memlock.h"
 
 namespace pageferry::transport {
 namespace {
@@ -30,12 +31,12 @@ absl::Status SystemError(absl::string_view what) {
                    absl::StrCat(what, ": ", error), {{"error", error}});
 }
 
-absl::StatusOr<ByteCount> RoundUp(ByteCount size) {
-  if (size.value() < kMinSize || size.value() > kMaxSize) {
-    return InvalidField("size_bytes", absl::StrCat(size.value()), "4096 to 17592186044416");
+absl::StatusOr<ByteCount> DataSize(const ShmPoolOptions& options) {
+  if (options.control_only) return ByteCount();
+  if (options.size.value() < kMinSize || options.size.value() > kMaxSize) {
+    return InvalidField("size_bytes", absl::StrCat(options.size.value()), "4096 to 17592186044416");
   }
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  return ByteCount((size.value() + page - 1) / page * page);
+  return PoolSize(options.size, options.huge_pages);
 }
 
 absl::StatusOr<uint64_t> DrawNonce() {
@@ -127,9 +128,14 @@ absl::StatusOr<Claim> ClaimFile(int dir_fd, const std::string& file_name,
 
 }  // namespace
 
+ByteCount PoolSize(ByteCount size, HugePages huge_pages) {
+  const int64_t page = huge_pages == HugePages::kNo ? sysconf(_SC_PAGESIZE) : kHugePage;
+  return ByteCount((size.value() + page - 1) / page * page);
+}
+
 absl::StatusOr<std::unique_ptr<ShmPool>> ShmPool::CreateOrAdopt(ShmPoolOptions options) {
   PAGEFERRY_ASSIGN_OR_RETURN(std::string file_name, PoolFileName(options.agent_id, options.name));
-  PAGEFERRY_ASSIGN_OR_RETURN(const ByteCount size, RoundUp(options.size));
+  PAGEFERRY_ASSIGN_OR_RETURN(const ByteCount size, DataSize(options));
   PAGEFERRY_ASSIGN_OR_RETURN(FileHandle dir, OpenFolder(options.dir));
   PAGEFERRY_ASSIGN_OR_RETURN(Claim claim, ClaimFile(dir.fd(), file_name, options, size));
   const bool adopt = claim.adopt;
@@ -150,15 +156,34 @@ absl::Status ShmPool::Reserve(ShmPoolOptions& options, ByteCount size) {
   return ReserveShm(file_.handle.fd(), size, options.dir);
 }
 
+// Before the header is written: a pool that was found there stays as it was, should this fail.
+absl::Status ShmPool::Place(ShmPoolOptions& options, ByteCount size) {
+  if (options.huge_pages != HugePages::kNo) {
+    huge_ =
+        options.use_huge_pages ? options.use_huge_pages(data(), size) : UseHugePages(data(), size);
+    if (options.huge_pages == HugePages::kRequire && huge_.bytes < size) {
+      return MakeError(absl::StatusCode::kResourceExhausted, Reason::kOutOfMemory, huge_.why,
+                       {{"needed_bytes", absl::StrCat(size.value())},
+                        {"available_bytes", absl::StrCat(huge_.bytes.value())},
+                        {"where", "huge pages of shared memory"}});
+    }
+  }
+  // Best effort: an older kernel does not know it.
+  if (options.prefault) {
+    madvise(mapping_.data(), static_cast<size_t>(mapping_.size().value()), MADV_POPULATE_WRITE);
+  }
+  return options.lock ? LockMemory(data(), size) : absl::OkStatus();
+}
+
 absl::Status ShmPool::Open(ShmPoolOptions& options, ByteCount size, bool adopt) {
   const int fd = file_.handle.fd();
   const ByteCount whole = size + ByteCount(kPoolDataOffset);
+  if (options.lock) PAGEFERRY_RETURN_IF_ERROR(CheckMemlock(size, ReadMemlock()));
   if (!adopt) PAGEFERRY_RETURN_IF_ERROR(Reserve(options, whole));
   PAGEFERRY_ASSIGN_OR_RETURN(const uint64_t nonce, DrawNonce());
   PAGEFERRY_ASSIGN_OR_RETURN(mapping_,
                              SharedMapping::Map(fd, whole, SharedMapping::Access::kReadWrite));
-  // Best effort: an older kernel does not know it.
-  if (options.prefault) madvise(mapping_.data(), whole.value(), MADV_POPULATE_WRITE);
+  PAGEFERRY_RETURN_IF_ERROR(Place(options, size));
 
   // Readers of the earlier life compare nonce and seals; both change before anybody is told.
   auto* header = reinterpret_cast<PoolHeader*>(mapping_.data());

@@ -94,9 +94,9 @@ absl::Status OutOfShm(ByteCount needed, const ShmSpace& space) {
                     {"where", space.where}});
 }
 
-absl::Status ReserveShm(int fd, ByteCount size, const std::string& where) {
+absl::Status ReserveShm(int fd, ByteCount size, const std::string& where, ByteCount offset) {
   int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(fd, 0, size.value());
+  while (error == EINTR) error = posix_fallocate(fd, offset.value(), size.value());
   if (error == 0) return absl::OkStatus();
   struct statvfs system = {};
   ShmSpace space{ByteCount(), absl::StrCat(where, " (", std::strerror(error), ")")};

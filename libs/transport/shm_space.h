@@ -23,8 +23,8 @@ absl::StatusOr<ShmSpace> AvailableShmSpace(int dir_fd);
 /// kResourceExhausted, OUT_OF_MEMORY with "needed_bytes", "available_bytes", "where".
 absl::Status OutOfShm(ByteCount needed, const ShmSpace& space);
 
-/// Reserves `size` bytes of `fd` at once, so that no later write can fail for lack of memory.
-/// kResourceExhausted, OUT_OF_MEMORY as above.
-absl::Status ReserveShm(int fd, ByteCount size, const std::string& where);
+/// Reserves `size` bytes of `fd` from `offset` at once, so that no later write can fail for lack of
+/// memory. kResourceExhausted, OUT_OF_MEMORY as above.
+absl::Status ReserveShm(int fd, ByteCount size, const std::string& where, ByteCount offset = {});
 
 }  // namespace pageferry::transport

@@ -34,6 +34,21 @@ std::optional<TransportKind> ParseTransportName(absl::string_view name);
 /// Which side of a room calls `Write`: the one that moves the bytes.
 enum class Driver : int8_t { kTarget, kSource };
 
+/// Where the data of a pool lies that has its header and seals in a file of
+/// their own: memory of the engine's, see imported_pool.h. Reached by its name
+/// where it has one and still is what has it, else through the descriptor `fd`
+/// that its agent, process `pid`, holds; device and inode prove that it is it.
+struct LocalData {
+  std::string shm_name;  // may be empty
+  int64_t pid = 0;
+  int64_t fd = 0;
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  ByteCount offset;  // of the data in that file
+
+  friend bool operator==(const LocalData&, const LocalData&) = default;
+};
+
 /// How a process on the same host maps a region. See pool_layout.h for the
 /// nonce.
 struct LocalMapping {
@@ -41,6 +56,8 @@ struct LocalMapping {
   ByteCount mapping_size;
   ByteCount data_offset;
   uint64_t nonce = 0;
+  /// Unset: the data follows header and seals in the same mapping.
+  std::optional<LocalData> data = std::nullopt;
 
   friend bool operator==(const LocalMapping&, const LocalMapping&) = default;
 };

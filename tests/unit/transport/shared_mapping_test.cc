@@ -41,6 +41,20 @@ class SharedMappingTest : public testing::Test {
   FileHandle file_;
 };
 
+TEST_F(SharedMappingTest, BeginsAtAnOffsetOfTheFileAndABoundaryOfHugePages) {
+  const SharedMapping whole = Map(SharedMapping::Access::kReadWrite);
+  Write(whole, 3 * kPage);
+  auto part = SharedMapping::Map(file_.fd(), ByteCount(kPage + 1), SharedMapping::Access::kReadOnly,
+                                 ByteCount(3 * kPage));
+  ASSERT_THAT(part, IsOk());
+  EXPECT_EQ(part->size(), ByteCount(kPage + 1));
+  EXPECT_EQ(Read(*part, 0), std::byte{9});
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(part->data()) % (2 << 20), 0U);
+  EXPECT_THAT(SharedMapping::Map(file_.fd(), ByteCount(kPage), SharedMapping::Access::kReadOnly,
+                                 ByteCount(1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kBadHandle));
+}
+
 TEST_F(SharedMappingTest, ReadOfACutFileIsZerosAndMarked) {
   const SharedMapping writer = Map(SharedMapping::Access::kReadWrite);
   const SharedMapping reader = Map(SharedMapping::Access::kReadOnly);
