@@ -85,6 +85,8 @@ void AddLimits(Flags& flags, AgentOptions& agent) {
   flags.Bytes("max-message-bytes", &agent.max_message, ByteCount(64 << 10), ByteCount(1 << 30),
               "largest message, both ways");
   flags.Bool("prefault", &agent.prefault, "touch all memory of a pool when it is made");
+  flags.Bool("lock-pools", &agent.lock_pools,
+             "keep pools in RAM (mlock); what RLIMIT_MEMLOCK does not allow is refused");
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ struct AgentOptions {
   absl::Duration drain_timeout = absl::Seconds(20);
   std::string shm_dir = "/dev/shm";  ///< no flag: clients map by shm_open
   bool prefault = true;
+  bool lock_pools = false;
 
   PeerTimings peer;
   Backoff::Options backoff = {.initial = absl::Milliseconds(100), .max = absl::Seconds(5)};

@@ -158,6 +158,23 @@ decltype(PeerInput::content) Unsupported(absl::string_view feature, const RoomKe
                                      {{"feature", std::string(feature)}})};
 }
 
+absl::StatusOr<transport::LocalData> LocalDataFromProto(const peer_pb::LocalData& proto) {
+  constexpr absl::string_view kField = "regions.local.data";
+  PAGEFERRY_RETURN_IF_ERROR(CheckSize(absl::StrCat(kField, ".shm_name"), proto.shm_name(), 255));
+  PAGEFERRY_RETURN_IF_ERROR(
+      CheckRange(absl::StrCat(kField, ".process_id"), proto.process_id(), 1, INT32_MAX));
+  PAGEFERRY_RETURN_IF_ERROR(
+      CheckRange(absl::StrCat(kField, ".file_descriptor"), proto.file_descriptor(), 0, INT32_MAX));
+  PAGEFERRY_RETURN_IF_ERROR(
+      CheckRange(absl::StrCat(kField, ".offset_bytes"), proto.offset_bytes(), 0, INT64_MAX));
+  return transport::LocalData{.shm_name = proto.shm_name(),
+                              .pid = proto.process_id(),
+                              .fd = proto.file_descriptor(),
+                              .device = proto.device(),
+                              .inode = proto.inode(),
+                              .offset = ByteCount(proto.offset_bytes())};
+}
+
 absl::StatusOr<std::vector<transport::RemoteRegion>> RegionsFromProto(
     const google::protobuf::RepeatedPtrField<peer_pb::Region>& protos) {
   PAGEFERRY_RETURN_IF_ERROR(CheckCount("regions", protos.size(), kMaxRegions));
@@ -188,6 +205,9 @@ absl::StatusOr<std::vector<transport::RemoteRegion>> RegionsFromProto(
                       .mapping_size = ByteCount(local.mapping_bytes()),
                       .data_offset = ByteCount(local.data_offset_bytes()),
                       .nonce = local.nonce()};
+      if (local.has_data()) {
+        PAGEFERRY_ASSIGN_OR_RETURN(region.local->data, LocalDataFromProto(local.data()));
+      }
     }
     regions.push_back(std::move(region));
   }

@@ -98,6 +98,15 @@ void RegionsToProto(const std::vector<transport::RemoteRegion>& regions,
       local.set_mapping_bytes(region.local->mapping_size.value());
       local.set_data_offset_bytes(region.local->data_offset.value());
       local.set_nonce(region.local->nonce);
+      if (region.local->data.has_value()) {
+        const transport::LocalData& data = *region.local->data;
+        local.mutable_data()->set_shm_name(data.shm_name);
+        local.mutable_data()->set_process_id(data.pid);
+        local.mutable_data()->set_file_descriptor(data.fd);
+        local.mutable_data()->set_device(data.device);
+        local.mutable_data()->set_inode(data.inode);
+        local.mutable_data()->set_offset_bytes(data.offset.value());
+      }
     }
   }
 }

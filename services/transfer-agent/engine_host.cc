@@ -50,15 +50,41 @@ AgentState EngineHost::state() const {
   return parts_.own.agent.epoch.value() > 0 ? AgentState::kReady : AgentState::kRegistering;
 }
 
+PoolStore::Done EngineHost::WhenPoolIsThere(PoolStore::Done done) {
+  return [this, done = std::move(done)](absl::StatusOr<PoolView> view) mutable {
+    if (view.ok()) AwaitSession();
+    on_change_();
+    done(std::move(view));
+  };
+}
+
 void EngineHost::CreatePool(const std::string& name, ByteCount size,
-                            absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done) {
+                            transport::HugePages huge_pages, PoolStore::Done done) {
   if (draining_) return done(Draining());
-  parts_.pools.Create(name, size,
-                      [this, done = std::move(done)](absl::StatusOr<PoolView> view) mutable {
-                        if (view.ok()) AwaitSession();
-                        on_change_();
-                        done(std::move(view));
-                      });
+  parts_.pools.Create(name, size, huge_pages, WhenPoolIsThere(std::move(done)));
+}
+
+void EngineHost::ImportPool(PoolImport import, PoolStore::Done done) {
+  if (draining_) return done(Draining());
+  // For a second try: `Import` consumes its own.
+  PoolImport again{.name = import.name,
+                   .size = import.size,
+                   .data_offset = import.data_offset,
+                   .shm_name = import.shm_name,
+                   .memory_file = import.memory_file,
+                   .read_only = import.read_only,
+                   .huge = import.huge};
+  parts_.pools.Import(std::move(import), [this, again = std::move(again), done = std::move(done)](
+                                             absl::StatusOr<PoolView> view) mutable {
+    // An engine that starts anew has new memory, and the old is of no use to anybody.
+    const bool replaces = ReasonOf(view.status()) == Reason::kPoolExists && session_ == nullptr &&
+                          opening_ == nullptr && parts_.pools.IsImported(again.name);
+    if (replaces) {
+      if (absl::Status status = ReleasePool(again.name); !status.ok()) return done(status);
+      return parts_.pools.Import(std::move(again), WhenPoolIsThere(std::move(done)));
+    }
+    WhenPoolIsThere(std::move(done))(std::move(view));
+  });
 }
 
 absl::Status EngineHost::ReleasePool(const std::string& name) {

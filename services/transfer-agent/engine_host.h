@@ -80,8 +80,10 @@ class EngineHost final : public EnginePort,
     metrics_endpoint_ = std::move(metrics);
   }
 
-  void CreatePool(const std::string& name, ByteCount size,
-                  absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done);
+  void CreatePool(const std::string& name, ByteCount size, transport::HugePages huge_pages,
+                  PoolStore::Done done);
+  /// Takes the place of what an engine that has gone had imported under that name.
+  void ImportPool(PoolImport import, PoolStore::Done done);
   /// kFailedPrecondition, IN_USE; kNotFound, POOL_NOT_FOUND.
   absl::Status ReleasePool(const std::string& name);
 
@@ -124,6 +126,7 @@ class EngineHost final : public EnginePort,
   void Uninstall(const absl::Status& why);
   /// Starts the grace time anew: without a session by then, the engine has gone.
   void AwaitSession();
+  PoolStore::Done WhenPoolIsThere(PoolStore::Done done);
   void OnGraceOver();
 
   const Options options_;

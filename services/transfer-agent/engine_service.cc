@@ -15,6 +15,7 @@
 #include "libs/common/grpc_status.h"
 #include "pageferry/agent/v1/agent.grpc.pb.h"
 #include "services/transfer-agent/authorize.h"
+#include "services/transfer-agent/convert_pool.h"
 #include "services/transfer-agent/convert_profile.h"
 #include "services/transfer-agent/convert_room.h"
 #include "services/transfer-agent/engine_session.h"
@@ -43,41 +44,6 @@ class Call {
  private:
   grpc::ServerUnaryReactor* reactor_;
 };
-
-void ToProto(const PoolView& view, agent_pb::Pool& proto) {
-  proto.set_name(view.name);
-  proto.set_size_bytes(view.size.value());
-  proto.set_memory_kind(agent_pb::MEMORY_KIND_HOST_SHM);
-  proto.set_shm_name(view.local.shm_name);
-  proto.set_mapping_bytes(view.local.mapping_size.value());
-  proto.set_data_offset_bytes(view.local.data_offset.value());
-}
-
-absl::Status UnsupportedMemory(int kind) {
-  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
-                   "this agent has pools in host shared memory only",
-                   {{"feature", agent_pb::MemoryKind_Name(kind)}});
-}
-
-absl::Status CheckPool(const agent_pb::CreatePoolRequest& request) {
-  if (absl::Status status = CheckName("name", request.name(), 64); !status.ok()) return status;
-  if (absl::Status status = CheckRange("size_bytes", request.size_bytes(), 4096, int64_t{16} << 40);
-      !status.ok()) {
-    return status;
-  }
-  if (absl::Status status =
-          CheckEnum("memory_kind", request.memory_kind(), agent_pb::MemoryKind_IsValid);
-      !status.ok()) {
-    return status;
-  }
-  if (request.memory_kind() != agent_pb::MEMORY_KIND_HOST_SHM) {
-    return UnsupportedMemory(request.memory_kind());
-  }
-  if (absl::Status status = CheckRange("device", request.device(), 0, 0); !status.ok()) {
-    return status;
-  }
-  return absl::OkStatus();
-}
 
 /// "room:attempt" of the last room of a page.
 absl::StatusOr<std::optional<RoomKey>> ParsePageToken(const std::string& token) {
@@ -112,10 +78,10 @@ class EngineService final : public agent_pb::TransferAgent::CallbackService {
     return Run(context, Action::kServeEngine, CheckPool(*request),
                [this, request, response](Call call) {
                  parts_.host.CreatePool(
-                     request->name(), ByteCount(request->size_bytes()),
+                     request->name(), ByteCount(request->size_bytes()), HugePagesOf(*request),
                      [response, call = std::move(call)](absl::StatusOr<PoolView> view) mutable {
                        if (view.ok()) {
-                         ToProto(*view, *response->mutable_pool());
+                         agent::ToProto(*view, *response->mutable_pool());
                          response->set_adopted(view->adopted);
                        }
                        call.Finish(view.status());
@@ -124,12 +90,19 @@ class EngineService final : public agent_pb::TransferAgent::CallbackService {
   }
 
   grpc::ServerUnaryReactor* ImportPool(grpc::CallbackServerContext* context,
-                                       const agent_pb::ImportPoolRequest*,
-                                       agent_pb::ImportPoolResponse*) override {
-    return Run(context, Action::kServeEngine,
-               MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
-                         "this release does not import pools", {{"feature", "import_pool"}}),
-               [](Call) {});
+                                       const agent_pb::ImportPoolRequest* request,
+                                       agent_pb::ImportPoolResponse* response) override {
+    absl::StatusOr<PoolImport> import = FromProto(*request);
+    const absl::Status status = import.status();
+    return Run(context, Action::kServeEngine, status,
+               [this, response, import = std::move(import)](Call call) mutable {
+                 parts_.host.ImportPool(
+                     *std::move(import),
+                     [response, call = std::move(call)](absl::StatusOr<PoolView> view) mutable {
+                       if (view.ok()) agent::ToProto(*view, *response->mutable_pool());
+                       call.Finish(view.status());
+                     });
+               });
   }
 
   grpc::ServerUnaryReactor* ReleasePool(grpc::CallbackServerContext* context,
@@ -248,7 +221,7 @@ class EngineService final : public agent_pb::TransferAgent::CallbackService {
     response.mutable_peer_endpoint()->set_host(parts_.peer_endpoint.host);
     response.mutable_peer_endpoint()->set_port(parts_.peer_endpoint.port);
     if (parts_.own.registered) *response.mutable_engine() = ToRegisterRequest(parts_.own.engine);
-    for (const PoolView& pool : parts_.pools.Views()) ToProto(pool, *response.add_pools());
+    for (const PoolView& pool : parts_.pools.Views()) agent::ToProto(pool, *response.add_pools());
     for (const PeerView& view : parts_.directory.Views()) {
       agent_pb::PeerSession& session = *response.add_sessions();
       agent::ToProto(view.agent, *session.mutable_agent());

@@ -1,68 +1,59 @@
 #include "services/transfer-agent/pool_store.h"
 
 #include <algorithm>
-#include <tuple>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 #include "libs/common/log.h"
 #include "libs/common/status.h"
-#include "services/transfer-agent/validate.h"
 
 namespace pageferry::agent {
 namespace {
 
 LogArea log_area("pool");
 
-constexpr int64_t kMemoryPage = 4096;
-
 absl::Status PoolNotFound(absl::string_view name) {
   return MakeError(absl::StatusCode::kNotFound, Reason::kPoolNotFound,
                    absl::StrCat("no pool is named ", name), {{"pool", std::string(name)}});
 }
 
-/// A buffer in its pool, and where the profile names it.
-struct Range {
-  RegionId region;
-  ByteCount begin;
-  ByteCount end;
-  const char* list;
-  int64_t index;
-};
-
-/// Two buffers with bytes in common would overwrite each other, and the room would succeed.
-absl::Status CheckDisjoint(std::vector<Range> ranges) {
-  std::ranges::sort(ranges, [](const Range& a, const Range& b) {
-    return std::tie(a.region, a.begin) < std::tie(b.region, b.begin);
-  });
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    const Range& before = ranges[i - 1];
-    const Range& range = ranges[i];
-    if (range.region != before.region || range.begin >= before.end) continue;
-    return InField(InvalidField("offset_bytes", absl::StrCat(range.begin.value()),
-                                absl::StrCat(before.end.value(), " or more, behind ", before.list,
-                                             "[", before.index, "]")),
-                   range.list, range.index);
-  }
-  return absl::OkStatus();
+PoolView ViewOf(const std::string& name, const transport::HostPool& pool) {
+  return {.name = name,
+          .size = pool.size(),
+          .local = pool.local(),
+          .adopted = pool.adopted(),
+          .imported = pool.imported(),
+          .read_only = !pool.writable(),
+          .huge = pool.huge()};
 }
 
-/// Calls `visit(buffer, list, index)` for every buffer of `profile`.
-template <class Profile, class Visit>
-absl::Status VisitBuffers(Profile& profile, Visit visit) {
-  for (size_t i = 0; i < profile.entries.size(); ++i) {
-    PAGEFERRY_RETURN_IF_ERROR(visit(profile.entries[i].pages, "profile.entries", i));
+absl::Status PoolExists(const std::string& name, absl::string_view with) {
+  return MakeError(absl::StatusCode::kAlreadyExists, Reason::kPoolExists,
+                   absl::StrCat("pool ", name, " lives ", with), {{"pool", name}});
+}
+
+std::optional<transport::ImportIdentity> IdentityOf(const transport::HostPool& pool) {
+  const std::optional<transport::LocalData>& data = pool.local().data;
+  if (!data.has_value()) return std::nullopt;
+  return transport::ImportIdentity{.file = {.device = data->device, .inode = data->inode},
+                                   .data_offset = data->offset,
+                                   .size = pool.size(),
+                                   .read_only = !pool.writable()};
+}
+
+absl::StatusOr<PoolView> GiveLive(const std::string& name, const transport::HostPool& pool,
+                                  ByteCount size, bool huge) {
+  if (pool.imported()) return PoolExists(name, "as an imported one");
+  if (pool.size() != size) {
+    return PoolExists(name, absl::StrCat("with ", pool.size().value(), " bytes"));
   }
-  for (size_t i = 0; i < profile.states.size(); ++i) {
-    for (auto& entry : profile.states[i].entries) {
-      PAGEFERRY_RETURN_IF_ERROR(visit(entry.items, "profile.states", i));
-    }
-  }
-  for (size_t i = 0; i < profile.aux.size(); ++i) {
-    PAGEFERRY_RETURN_IF_ERROR(visit(profile.aux[i].slots, "profile.aux", i));
-  }
-  return absl::OkStatus();
+  if (huge && pool.huge().bytes < size) return PoolExists(name, "without huge pages for all of it");
+  PoolView view = ViewOf(name, pool);
+  view.adopted = true;
+  return view;
 }
 
 }  // namespace
@@ -78,27 +69,37 @@ PoolStore::~PoolStore() {
   for (auto& [name, pool] : pools_) static_cast<void>(Unmap(pool));
 }
 
-void PoolStore::Create(const std::string& name, ByteCount size,
-                       absl::AnyInvocable<void(absl::StatusOr<PoolView>)> done) {
+void PoolStore::Create(const std::string& name, ByteCount size, transport::HugePages huge_pages,
+                       Done done) {
   if (const auto found = pools_.find(name); found != pools_.end()) {
-    const ByteCount whole((size.value() + kMemoryPage - 1) / kMemoryPage * kMemoryPage);
-    if (found->second.shm->size() != whole) {
-      return done(MakeError(
-          absl::StatusCode::kAlreadyExists, Reason::kPoolExists,
-          absl::StrCat("pool ", name, " lives with ", found->second.shm->size().value(), " bytes"),
-          {{"pool", name}}));
-    }
-    return done(PoolView{.name = name,
-                         .size = found->second.shm->size(),
-                         .local = found->second.shm->local(),
-                         .adopted = true});
+    return done(GiveLive(name, *found->second.shm, transport::PoolSize(size, huge_pages),
+                         huge_pages == transport::HugePages::kRequire));
   }
-  if (!making_.insert(name).second) {
-    // Somebody makes it right now: look again when that is done.
-    worker_.Post([this, name, size, done = std::move(done)]() mutable {
-      loop_.Post([this, name, size, done = std::move(done)]() mutable {
-        Create(name, size, std::move(done));
+  transport::ShmPoolOptions shm{.agent_id = options_.agent.value(),
+                                .name = name,
+                                .size = size,
+                                .dir = options_.shm_dir,
+                                .prefault = options_.prefault,
+                                .huge_pages = huge_pages,
+                                .lock = options_.lock};
+  MakePool(
+      name,
+      [shm = std::move(shm)]() mutable {
+        return transport::ShmPool::CreateOrAdopt(std::move(shm));
+      },
+      std::move(done),
+      [this, name, size, huge_pages](Done waiting) {
+        Create(name, size, huge_pages, std::move(waiting));
       });
+}
+
+void PoolStore::MakePool(const std::string& name, absl::AnyInvocable<Made()> make, Done done,
+                         absl::AnyInvocable<void(Done)> again) {
+  if (!making_.insert(name).second) {
+    // Look again when that is done.
+    worker_.Post([this, done = std::move(done), again = std::move(again)]() mutable {
+      loop_.Post(
+          [done = std::move(done), again = std::move(again)]() mutable { again(std::move(done)); });
     });
     return;
   }
@@ -108,22 +109,15 @@ void PoolStore::Create(const std::string& name, ByteCount size,
                           "the agent has as many pools as it may have",
                           {{"limit", "pools"}, {"value", absl::StrCat(options_.max_pools)}}));
   }
-  transport::ShmPoolOptions shm{.agent_id = options_.agent.value(),
-                                .name = name,
-                                .size = size,
-                                .dir = options_.shm_dir,
-                                .prefault = options_.prefault};
-  worker_.Post([this, name, shm = std::move(shm), done = std::move(done)]() mutable {
-    auto made = transport::ShmPool::CreateOrAdopt(std::move(shm));
-    loop_.Post([this, name, made = std::move(made), done = std::move(done)]() mutable {
+  worker_.Post([this, name, make = std::move(make), done = std::move(done)]() mutable {
+    loop_.Post([this, name, made = make(), done = std::move(done)]() mutable {
       making_.erase(name);
       done(Add(name, std::move(made)));
     });
   });
 }
 
-absl::StatusOr<PoolView> PoolStore::Add(const std::string& name,
-                                        absl::StatusOr<std::unique_ptr<transport::ShmPool>> shm) {
+absl::StatusOr<PoolView> PoolStore::Add(const std::string& name, Made shm) {
   PAGEFERRY_RETURN_IF_ERROR(shm.status());
   Pool pool{.shm = *std::move(shm), .region = last_region_ = last_region_.Next(), .remote = {}};
   pool.remote = {.id = pool.region, .size = pool.shm->size(), .local = pool.shm->local()};
@@ -144,13 +138,55 @@ absl::StatusOr<PoolView> PoolStore::Add(const std::string& name,
     }
   }
   Log(LogLevel::kInfo, log_area, "pool_ready",
-      {{"pool", name}, {"bytes", pool.shm->size()}, {"adopted", pool.shm->adopted()}});
-  PoolView view{.name = name,
-                .size = pool.shm->size(),
-                .local = pool.shm->local(),
-                .adopted = pool.shm->adopted()};
+      {{"pool", name},
+       {"bytes", pool.shm->size()},
+       {"adopted", pool.shm->adopted()},
+       {"imported", pool.shm->imported()},
+       {"huge_bytes", pool.shm->huge().bytes}});
+  if (!pool.shm->huge().why.empty()) {
+    Log(LogLevel::kWarning, log_area, "huge_pages_short",
+        {{"pool", name}, {"why", pool.shm->huge().why}});
+  }
+  PoolView view = ViewOf(name, *pool.shm);
   pools_.emplace(name, std::move(pool));
   return view;
+}
+
+void PoolStore::Import(PoolImport import, Done done) {
+  import.agent_id = options_.agent.value();
+  import.dir = options_.shm_dir;
+  import.lock = options_.lock;
+  if (pools_.contains(import.name)) return CompareImport(std::move(import), std::move(done));
+  const std::string name = import.name;
+  // Held twice: one of the two is run.
+  const auto shared = std::make_shared<PoolImport>(std::move(import));
+  MakePool(
+      name, [shared] { return transport::ImportedPool::Open(std::move(*shared)); }, std::move(done),
+      [this, shared](Done waiting) { Import(std::move(*shared), std::move(waiting)); });
+}
+
+void PoolStore::CompareImport(PoolImport import, Done done) {
+  worker_.Post([this, import = std::move(import), done = std::move(done)]() mutable {
+    auto identity = transport::ImportedPool::Identify(import);
+    loop_.Post([this, import = std::move(import), identity = std::move(identity),
+                done = std::move(done)]() mutable {
+      if (!identity.ok()) return done(identity.status());
+      const auto found = pools_.find(import.name);
+      if (found == pools_.end()) return Import(std::move(import), std::move(done));
+      const transport::HostPool& pool = *found->second.shm;
+      if (IdentityOf(pool) != *identity) {
+        return done(PoolExists(import.name, "and is other memory"));
+      }
+      PoolView view = ViewOf(import.name, pool);
+      view.adopted = true;
+      done(std::move(view));
+    });
+  });
+}
+
+bool PoolStore::IsImported(const std::string& name) const {
+  const auto found = pools_.find(name);
+  return found != pools_.end() && found->second.shm->imported();
 }
 
 absl::Status PoolStore::Unmap(const Pool& pool) {
@@ -180,40 +216,6 @@ void PoolStore::ReleaseAll() {
   }
 }
 
-absl::Status PoolStore::Resolve(EngineInfo& engine) const {
-  std::vector<Range> ranges;
-  PAGEFERRY_RETURN_IF_ERROR(
-      VisitBuffers(engine.profile, [&](Buffer& buffer, const char* list, size_t index) {
-        if (buffer.item_size.value() == 0) return absl::OkStatus();
-        const auto found = pools_.find(buffer.pool_name);
-        if (found == pools_.end()) return PoolNotFound(buffer.pool_name);
-        const ByteCount end = buffer.offset + buffer.item_size * buffer.item_count;
-        if (end > found->second.shm->size()) {
-          return InField(InvalidField("offset_bytes", absl::StrCat(buffer.offset.value()),
-                                      absl::StrCat("offset + count * item_bytes up to ",
-                                                   found->second.shm->size().value())),
-                         list, static_cast<int64_t>(index));
-        }
-        buffer.region = found->second.region;
-        ranges.push_back({buffer.region, buffer.offset, end, list, static_cast<int64_t>(index)});
-        return absl::OkStatus();
-      }));
-  return CheckDisjoint(std::move(ranges));
-}
-
-std::vector<transport::RemoteRegion> PoolStore::RegionsOf(const EngineInfo& engine) const {
-  std::set<RegionId> used;
-  static_cast<void>(VisitBuffers(engine.profile, [&](const Buffer& buffer, const char*, size_t) {
-    used.insert(buffer.region);
-    return absl::OkStatus();
-  }));
-  std::vector<transport::RemoteRegion> regions;
-  for (const auto& [name, pool] : pools_) {
-    if (used.contains(pool.region)) regions.push_back(pool.remote);
-  }
-  return regions;
-}
-
 void PoolStore::SetSealRegions(const std::vector<transport::RemoteRegion>& regions) {
   seal_regions_.clear();
   for (const transport::RemoteRegion& region : regions) seal_regions_.push_back(region.id);
@@ -223,10 +225,7 @@ std::vector<PoolView> PoolStore::Views() const {
   std::vector<PoolView> views;
   views.reserve(pools_.size());
   for (const auto& [name, pool] : pools_) {
-    views.push_back({.name = name,
-                     .size = pool.shm->size(),
-                     .local = pool.shm->local(),
-                     .adopted = pool.shm->adopted()});
+    views.push_back(ViewOf(name, *pool.shm));
   }
   return views;
 }

@@ -163,8 +163,6 @@ TEST_F(AgentTest, PoolsAreCheckedAndAdoptedAndReleased) {
   request.set_memory_kind(pb::MEMORY_KIND_UNSPECIFIED);
   EXPECT_THAT(engine.CreatePool(request),
               StatusIs(absl::StatusCode::kInvalidArgument, Reason::kUnknownEnum));
-  EXPECT_THAT(engine.ImportPool(),
-              StatusIs(absl::StatusCode::kUnimplemented, Reason::kUnsupported));
 
   ASSERT_OK_AND_ASSIGN(const MappedPool first, engine.CreatePool("kv", kPoolBytes));
   std::memset(first.data, 0x5a, 4096);

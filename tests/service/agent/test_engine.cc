@@ -105,9 +105,9 @@ absl::Status TestEngine::ReleasePool(const std::string& name) {
   return Unary<pb::ReleasePoolResponse>(&Stub::ReleasePool, *impl_->stub, request).status();
 }
 
-absl::Status TestEngine::ImportPool() {
-  return Unary<pb::ImportPoolResponse>(&Stub::ImportPool, *impl_->stub, pb::ImportPoolRequest())
-      .status();
+absl::StatusOr<pb::ImportPoolResponse> TestEngine::ImportPool(
+    const pb::ImportPoolRequest& request) {
+  return Unary<pb::ImportPoolResponse>(&Stub::ImportPool, *impl_->stub, request);
 }
 
 absl::StatusOr<pb::RegisterEngineResponse> TestEngine::Register(

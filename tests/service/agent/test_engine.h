@@ -49,7 +49,7 @@ class TestEngine {
   absl::StatusOr<pb::GetRoomResponse> GetRoom(int64_t room);
   absl::StatusOr<pb::AbortRoomResponse> AbortRoom(int64_t room);
   absl::StatusOr<pb::DrainResponse> Drain(absl::Duration timeout);
-  absl::Status ImportPool();
+  absl::StatusOr<pb::ImportPoolResponse> ImportPool(const pb::ImportPoolRequest& request);
 
   /// Starts the stream and says open.
   void Open(const std::string& engine_id);
