@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pageferry as pf
@@ -44,12 +44,14 @@ class Engine:
         pages: int,
         shape: pf.ParallelShape | None = None,
         coordinate: pf.RankCoordinate | None = None,
+        make_pool: Callable[[int], pf.Pool] | None = None,
     ) -> None:
         self.agent = agent
         self.pages = pages
         stride = pages * ITEM_BYTES + GUARD_BYTES
         aux_offset = GUARD_BYTES + LAYERS * KINDS * stride
-        self.pool = agent.create_pool("kv", aux_offset + AUX_SLOTS * AUX_BYTES + GUARD_BYTES)
+        size = aux_offset + AUX_SLOTS * AUX_BYTES + GUARD_BYTES
+        self.pool = make_pool(size) if make_pool else agent.create_pool("kv", size)
         self.pool.data[:] = CANARY
         order = list(itertools.product(range(LAYERS), range(KINDS)))
         # Entries pair by (layer, kind): the decode side lists them in another order.

@@ -104,23 +104,27 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
             if pool.size_bytes != size:
                 self._abort(context, grpc.StatusCode.ALREADY_EXISTS, "POOL_EXISTS")
             return agent_pb2.CreatePoolResponse(pool=pool, adopted=True)
+        return agent_pb2.CreatePoolResponse(pool=self._make(request, size, size))
+
+    def _make(self, request: Any, size: int, inside: int) -> agent_pb2.Pool:
+        """Shared memory with a header and `inside` bytes of data."""
         pool = agent_pb2.Pool(
             name=request.name,
             size_bytes=size,
             memory_kind=request.memory_kind,
             shm_name=f"/pageferry-fake-{os.getpid()}-{secrets.token_hex(4)}-{request.name}",
-            mapping_bytes=pool_layout.DATA_OFFSET + size,
+            mapping_bytes=pool_layout.DATA_OFFSET + inside,
             data_offset_bytes=pool_layout.DATA_OFFSET,
         )
         path = Path("/dev/shm" + pool.shm_name)
         memory = np.memmap(path, np.uint8, "w+", shape=(pool.mapping_bytes,))
         header = pool_layout.PoolHeader(
             pool_layout.MAGIC, pool_layout.VERSION, pool_layout.SEAL_COUNT, secrets.randbits(64),
-            pool_layout.DATA_OFFSET, size, 1, self.agent_id,
+            pool_layout.DATA_OFFSET, inside, 1, self.agent_id,
         ).pack()  # fmt: skip
         memory[: len(header)] = np.frombuffer(header, np.uint8)
         self.pools[request.name] = (pool, memory)
-        return agent_pb2.CreatePoolResponse(pool=pool)
+        return pool
 
     def ReleasePool(self, request: Any, context: Any) -> agent_pb2.ReleasePoolResponse:
         """Removes a pool that the engine does not use."""
@@ -132,9 +136,9 @@ class FakeAgent(agent_pb2_grpc.TransferAgentServicer):
         return agent_pb2.ReleasePoolResponse()
 
     def ImportPool(self, request: Any, context: Any) -> agent_pb2.ImportPoolResponse:
-        """Says that it has it."""
-        pool = agent_pb2.Pool(name=request.name, size_bytes=request.size_bytes, imported=True)
-        pool.memory_kind, pool.shm_name = request.memory_kind, request.shm_name
+        """Makes the control file only; the engine's memory is the test's."""
+        pool = self._make(request, request.size_bytes, 0)
+        pool.imported, pool.read_only = True, request.read_only
         return agent_pb2.ImportPoolResponse(pool=pool)
 
     def Drain(self, request: Any, context: Any) -> agent_pb2.DrainResponse:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import numpy as np
@@ -156,9 +157,44 @@ def test_device_memory_is_not_mapped(agent: pf.Agent) -> None:
         _ = pool.data
 
 
-def test_memory_of_the_engine_is_handed_over(agent: pf.Agent) -> None:
-    pool = agent.import_pool("mine", SIZE, shm_name="/mine")
-    assert (pool.imported, pool.mapped, pool.shm_name) == (True, False, "/mine")
-    for handles in ({}, {"shm_name": "/a", "device_handle": b"b"}):
+def test_memory_of_the_engine_is_handed_over_by_name(agent: pf.Agent) -> None:
+    memory = SharedMemory(create=True, size=SIZE + 4096)
+    try:
+        pool = agent.import_pool("mine", memory=memory, data_offset_bytes=4096, read_only=True)
+        assert (pool.imported, pool.mapped, pool.read_only) == (True, True, True)
+        assert pool.size_bytes == SIZE
+        pool.array(8, 4, np.uint8)[:] = 7
+        assert bytes(memory.buf[4096 + 8 : 4096 + 12]) == b"\x07" * 4
+        assert agent.mapped_pools() == [pool]
+        # The seals are the agent's, and can be voided when it dies.
+        assert pool.shm_name != f"/{memory.name}"
+        assert pool.bump_generation() == 2
+        pool.close()
+        assert memory.buf[4096 + 8] == 7, "closing a pool leaves the engine's memory"
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_memory_of_the_engine_is_handed_over_by_descriptor(agent: pf.Agent) -> None:
+    descriptor = os.memfd_create("mine")
+    try:
+        os.ftruncate(descriptor, SIZE)
+        pool = agent.import_pool("mine", memory=descriptor)
+        pool.data[5] = 9
+        assert os.pread(descriptor, 1, 5) == b"\x09"
+        agent.release_pool(pool)
+        assert not pool.mapped
+        assert os.pread(descriptor, 1, 5) == b"\x09"
+    finally:
+        os.close(descriptor)
+
+
+def test_exactly_one_handle_is_imported(agent: pf.Agent) -> None:
+    for handles in ({}, {"shm_name": "/a", "device_handle": b"b"}, {"memory": 1, "shm_name": "/a"}):
         with pytest.raises(InvalidArgument):
             agent.import_pool("mine", SIZE, **handles)
+    with pytest.raises(FailedPrecondition) as failure:
+        agent.import_pool("mine", SIZE, shm_name="/pageferry-none")
+    assert failure.value.reason == "BAD_HANDLE"
+    assert agent.mapped_pools() == []

@@ -7,18 +7,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import Any
 
 from pageferry import _channel
-from pageferry._checks import check_name, check_range, check_timeout, invalid
+from pageferry._checks import check_name, check_range, check_timeout
 from pageferry._convert import duration
 from pageferry.agent.v1 import agent_pb2, agent_pb2_grpc
 from pageferry.errors import DeadlineExceeded, FailedPrecondition
 from pageferry.events import Event
 from pageferry.info import AgentInfo
 from pageferry.kinds import AgentState, MemoryKind, Role
-from pageferry.pools import Pool
+from pageferry.pools import Pool, import_request
 from pageferry.profile import KvProfile
 from pageferry.session import Session
 from pageferry.shape import ParallelShape, RankCoordinate
@@ -92,10 +93,13 @@ class Agent:
         *,
         kind: MemoryKind = MemoryKind.HOST_SHM,
         device: int = 0,
+        prefer_huge_pages: bool = False,
     ) -> Pool:
         """Makes a pool and maps it; or maps the live one of that name, kind and size.
 
-        `Pool.adopted` tells which: the bytes of an adopted pool are what they were.
+        `Pool.adopted` tells which: the bytes of an adopted pool are what they were. Huge pages are
+        a wish with `prefer_huge_pages` (see `Pool.huge_bytes`, `Pool.huge_pages_note`) and a must
+        with the kind HOST_SHM_HUGE (ResourceExhausted where the host has too few).
         """
         check_name("name", name, 64)
         check_range("size_bytes", size_bytes, 4096, 1 << 44)
@@ -104,9 +108,12 @@ class Agent:
             size_bytes=size_bytes,
             memory_kind=int(kind),  # type: ignore[arg-type]
             device=device,
+            prefer_huge_pages=prefer_huge_pages,
         )
         response = self._call("CreatePool", request)
-        pool = Pool(response.pool, adopted=response.adopted)
+        return self._keep(Pool(response.pool, adopted=response.adopted))
+
+    def _keep(self, pool: Pool) -> Pool:
         with self._lock:
             self._pools = [known for known in self._pools if known.mapped]
             self._pools.append(pool)
@@ -115,35 +122,38 @@ class Agent:
     def import_pool(
         self,
         name: str,
-        size_bytes: int,
+        size_bytes: int | None = None,
         *,
+        memory: SharedMemory | int | None = None,
         shm_name: str = "",
         memory_file: str = "",
         device_handle: bytes = b"",
         kind: MemoryKind = MemoryKind.HOST_SHM,
         device: int = 0,
         data_offset_bytes: int = 0,
+        read_only: bool = False,
     ) -> Pool:
-        """Hands memory of the engine's own to the agent, named by exactly one of the handles."""
-        check_name("name", name, 64)
-        check_range("size_bytes", size_bytes, 4096, 1 << 44)
-        handles: dict[str, Any] = {
-            "shm_name": shm_name,
-            "memory_file": memory_file,
-            "device_handle": device_handle,
-        }
-        given = {key: value for key, value in handles.items() if value}
-        if len(given) != 1:
-            raise invalid("give exactly one handle", "handle", sorted(given), sorted(handles))
-        request = agent_pb2.ImportPoolRequest(
-            name=name,
-            size_bytes=size_bytes,
-            memory_kind=int(kind),  # type: ignore[arg-type]
+        """Hands shared memory of the engine's own to the agent, and maps it here too.
+
+        Named by exactly one of: `memory`, a `SharedMemory` or the descriptor of a memfd, all of it
+        behind `data_offset_bytes` where no size is given; `shm_name`, "/name" as in shm_open; and
+        `memory_file`, a path that the agent may open. With `read_only` the agent cannot write to
+        it, which is enough for a prefill engine. The memory stays the engine's: keep it until the
+        session has ended and its rooms are drained, and remove it yourself.
+        """
+        request = import_request(
+            name,
+            size_bytes,
+            memory=memory,
+            shm_name=shm_name,
+            memory_file=memory_file,
+            device_handle=device_handle,
+            kind=kind,
             device=device,
             data_offset_bytes=data_offset_bytes,
-            **given,
+            read_only=read_only,
         )
-        return Pool(self._call("ImportPool", request).pool)
+        return self._keep(Pool(self._call("ImportPool", request).pool, handle=request))
 
     def release_pool(self, pool: Pool | str) -> None:
         """Gives a pool up at the agent, and unmaps it here where it was given as a `Pool`.

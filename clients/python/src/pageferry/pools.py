@@ -1,4 +1,4 @@
-"""Pools: memory that an agent owns and the engine maps."""
+"""Pools: memory that an agent owns and the engine maps, or the other way round."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
+from multiprocessing.shared_memory import SharedMemory
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageferry import pool_layout
-from pageferry._checks import invalid
+from pageferry._checks import check_name, check_range, invalid
 from pageferry.agent.v1 import agent_pb2
 from pageferry.errors import FailedPrecondition, NotFound, PageferryError
 from pageferry.kinds import MemoryKind
@@ -22,17 +23,69 @@ from pageferry.kinds import MemoryKind
 _log = logging.getLogger("pageferry")
 
 
+def import_request(
+    name: str,
+    size_bytes: int | None = None,
+    *,
+    memory: SharedMemory | int | None = None,
+    shm_name: str = "",
+    memory_file: str = "",
+    device_handle: bytes = b"",
+    kind: MemoryKind = MemoryKind.HOST_SHM,
+    device: int = 0,
+    data_offset_bytes: int = 0,
+    read_only: bool = False,
+) -> agent_pb2.ImportPoolRequest:
+    """The request of `Agent.import_pool`, checked."""
+    if memory is not None:
+        # A file descriptor is this process's: the agent needs a path that is good for it too.
+        if isinstance(memory, SharedMemory):
+            shm_name = shm_name or "/" + memory.name.removeprefix("/")
+            whole = memory.size
+        else:
+            memory_file = memory_file or f"/proc/{os.getpid()}/fd/{memory}"
+            whole = os.fstat(memory).st_size
+        size_bytes = whole - data_offset_bytes if size_bytes is None else size_bytes
+    check_name("name", name, 64)
+    check_range("size_bytes", size_bytes or 0, 4096, 1 << 44)
+    handles: dict[str, Any] = {
+        "shm_name": shm_name,
+        "memory_file": memory_file,
+        "device_handle": device_handle,
+    }
+    given = {key: value for key, value in handles.items() if value}
+    if len(given) != 1:
+        raise invalid("give exactly one handle", "handle", sorted(given), sorted(handles))
+    return agent_pb2.ImportPoolRequest(
+        name=name,
+        size_bytes=size_bytes,
+        memory_kind=int(kind),  # type: ignore[arg-type]
+        device=device,
+        data_offset_bytes=data_offset_bytes,
+        read_only=read_only,
+        **given,
+    )
+
+
 class Pool:
     """A pool, mapped into this process where its memory is the host's.
 
+    Of an imported pool both are mapped, the engine's memory and the agent's control file.
     Arrays of a pool keep the mapping alive: `close` never takes memory from under an array, and
     what it cannot unmap at once goes with the last array. Thread-safe, but `close` must not run
     beside other calls.
     """
 
-    def __init__(self, message: agent_pb2.Pool, *, adopted: bool = False) -> None:
-        """Maps what the agent described; use `Agent.create_pool`.
+    def __init__(
+        self,
+        message: agent_pb2.Pool,
+        *,
+        adopted: bool = False,
+        handle: agent_pb2.ImportPoolRequest | None = None,
+    ) -> None:
+        """Maps what the agent described; use `Agent.create_pool` or `Agent.import_pool`.
 
+        `handle` names the engine's own memory.
         NotFound: no such shared memory on this host (is the agent on another one?).
         FailedPrecondition: it is there, but is not what the agent described.
         """
@@ -44,15 +97,32 @@ class Pool:
         self.device_handle: bytes = message.device_handle
         self.adopted = adopted
         self.imported = message.imported
+        self.read_only = message.read_only
+        self.huge_bytes = message.huge_bytes
+        self.huge_pages_note = message.huge_pages_note
         self.nonce = 0
         self._mapping: mmap.mmap | None = None
-        if self.shm_name and not self.imported:
+        self._data: mmap.mmap | None = None
+        if self.shm_name:
             self._mapping = self._map(message.mapping_bytes)
             try:
                 self._check_header()
+                if handle is not None:
+                    self._data = self._map_engines(handle)
             except PageferryError:
                 self.close()
                 raise
+
+    def _map_engines(self, handle: agent_pb2.ImportPoolRequest) -> mmap.mmap:
+        path = handle.memory_file or "/dev/shm/" + handle.shm_name.removeprefix("/")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                return mmap.mmap(fd, self.size_bytes, offset=handle.data_offset_bytes)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError) as error:
+            raise self._unusable(f"cannot map the engine's own {path}: {error}") from error
 
     def _map(self, mapping_bytes: int) -> mmap.mmap:
         # Not multiprocessing.shared_memory: its resource tracker would unlink the agent's memory.
@@ -69,17 +139,22 @@ class Pool:
             raise self._unusable(f"cannot open shared memory: {error.strerror}") from error
         try:
             size = os.fstat(fd).st_size
-            if size < mapping_bytes or mapping_bytes < self.data_offset_bytes + self.size_bytes:
+            if size < mapping_bytes or mapping_bytes < self.data_offset_bytes + self._inside:
                 raise self._unusable(f"shared memory has {size} bytes, not {mapping_bytes}")
             return mmap.mmap(fd, mapping_bytes)
         finally:
             os.close(fd)
 
+    @property
+    def _inside(self) -> int:
+        """Bytes of data behind header and seals."""
+        return 0 if self.imported else self.size_bytes
+
     def _check_header(self) -> None:
         header = self.header()
         if header.magic != pool_layout.MAGIC or header.version != pool_layout.VERSION:
             raise self._unusable(f"pool layout version {header.version} is not known here")
-        if (header.data_offset, header.data_size) != (self.data_offset_bytes, self.size_bytes):
+        if (header.data_offset, header.data_size) != (self.data_offset_bytes, self._inside):
             raise self._unusable("header and agent differ about size or offset of the data")
         self.nonce = header.nonce
 
@@ -108,6 +183,10 @@ class Pool:
     def data(self) -> npt.NDArray[np.uint8]:
         """All data of the pool as bytes, writable, not copied."""
         mapping = self._live_mapping()
+        if self._data is not None:
+            return np.frombuffer(self._data, np.uint8, self.size_bytes)
+        if self.imported:
+            raise FailedPrecondition(f"pool {self.name!r} is memory that is not mapped here")
         return np.frombuffer(mapping, np.uint8, self.size_bytes, self.data_offset_bytes)
 
     def array(
@@ -144,10 +223,12 @@ class Pool:
 
     def close(self) -> None:
         """Unmaps the pool, now or with the last array that shows it. Does not release it."""
-        mapping, self._mapping = self._mapping, None
-        if mapping is not None:
+        mappings = (self._mapping, self._data)
+        self._mapping = self._data = None
+        for mapping in mappings:
             try:
-                mapping.close()
+                if mapping is not None:
+                    mapping.close()
             except BufferError:
                 _log.debug("pool %s stays mapped while arrays show it", self.name)
 
