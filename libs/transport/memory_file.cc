@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
@@ -59,7 +60,7 @@ absl::StatusOr<MemoryFile> OpenShm(const std::string& dir, const std::string& sh
 }
 
 absl::StatusOr<MemoryFile> OpenMemoryFile(const std::string& path, SharedMapping::Access access) {
-  if (path.empty() || path[0] != '/' || path.find('\0') != std::string::npos) {
+  if (path.empty() || path[0] != '/' || absl::StrContains(path, '\0')) {
     return BadHandle(path, "not an absolute path");
   }
   return Open(AT_FDCWD, path, path, 0, access);

@@ -30,6 +30,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.undo = contextlib.ExitStack()
+        self.descriptors: list[int] = []
 
     def shared_memory(self, size: int) -> SharedMemory:
         memory = SharedMemory(f"engine-{secrets.token_hex(6)}", create=True, size=size)
@@ -41,6 +42,7 @@ class Owner:
         descriptor = os.memfd_create("engine")
         self.undo.callback(os.close, descriptor)
         os.ftruncate(descriptor, size)
+        self.descriptors.append(descriptor)
         return descriptor
 
 
@@ -72,30 +74,32 @@ def move(prefill: Engine, decode: Engine, room: int) -> None:
     decode.check_untouched({1, 8, 3}, {7})
 
 
-@pytest.mark.parametrize("kind", ["shared_memory", "memfd"])
-def test_rooms_between_memory_of_the_engines(owner: Owner, kind: str) -> None:
-    with (
-        cluster() as running,
-        contextlib.ExitStack() as stack,
-    ):
+@contextlib.contextmanager
+def pair(running: Cluster, owner: Owner, kind: str) -> Iterator[tuple[Engine, Engine]]:
+    """Engines with memory of their own, which begins in the middle of it."""
+    with contextlib.ExitStack() as stack:
         engines = []
         for name, role in (("prefill", pf.Role.PREFILL), ("decode", pf.Role.DECODE)):
             running.agent(name)
             client = stack.enter_context(client_of(running, name))
 
             def make(size: int, client: pf.Agent = client, role: pf.Role = role) -> pf.Pool:
-                memory = getattr(owner, kind)(size + 8192)
                 return client.import_pool(
                     "kv",
                     size,
-                    memory=memory,
+                    memory=getattr(owner, kind)(size + 8192),
                     data_offset_bytes=8192,
                     read_only=role == pf.Role.PREFILL,
                 )
 
             engines.append(Engine(client, name, role, pages=16, make_pool=make))
             stack.callback(engines[-1].close)
-        prefill, decode = engines
+        yield engines[0], engines[1]
+
+
+@pytest.mark.parametrize("kind", ["shared_memory", "memfd"])
+def test_rooms_between_memory_of_the_engines(owner: Owner, kind: str) -> None:
+    with cluster() as running, pair(running, owner, kind) as (prefill, decode):
         move(prefill, decode, 11)
         assert [session.transport for session in decode.agent.info().sessions] == ["local"]
         # The agent has leave to read the prefill engine's memory, and no more.
@@ -103,6 +107,42 @@ def test_rooms_between_memory_of_the_engines(owner: Owner, kind: str) -> None:
         own = [line for line in maps.splitlines() if OWN.search(line)]
         assert own
         assert all(line.split()[1].startswith("r--s") for line in own), own
+
+
+def test_i1_seals_of_imported_memory_are_void_when_its_agent_is_killed(owner: Owner) -> None:
+    with cluster() as running, pair(running, owner, "memfd") as (prefill, decode):
+        generation = prefill.pool.header().generation
+        receiving = decode.session.open_receive(9, "prefill", [1, 2], aux_slot=0)
+        sending = prefill.session.open_send(9)
+        sending.wait_granted(WAIT)
+        sending.send_chunk([3], first_position=0, last=False)
+        next(program for program in running.programs if program.name == "prefill").kill()
+        sending.wait_drained(WAIT)
+        assert prefill.pool.header().generation == generation + 1
+        with pytest.raises(pf.RoomFailed) as failure:
+            receiving.wait(WAIT)
+        assert failure.value.reason == "PEER_LOST"
+        receiving.wait_drained(WAIT)
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_i6_an_engine_that_cuts_its_memory_ends_its_rooms_and_no_agent(
+    owner: Owner, side: str
+) -> None:
+    with cluster() as running, pair(running, owner, "memfd") as (prefill, decode):
+        move(prefill, decode, 8)  # each maps the other's, before
+        # The owner's descriptors, in order of making.
+        os.ftruncate(owner.descriptors[0 if side == "prefill" else 1], 0)
+        receiving = decode.session.open_receive(9, "prefill", [1, 2], aux_slot=0)
+        sending = prefill.session.open_send(9)
+        sending.send_chunk([3, 4], first_position=0, last=True, aux_slot=0)
+        with pytest.raises(pf.RoomFailed) as failure:
+            receiving.wait(WAIT)
+        assert failure.value.reason == "TRANSPORT"
+        receiving.wait_drained(WAIT)
+        sending.wait_drained(WAIT)
+        for engine in (prefill, decode):
+            assert engine.agent.info().pool_names == ("kv",)
 
 
 def pid_of(running: Cluster, name: str) -> int:

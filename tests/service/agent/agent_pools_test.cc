@@ -1,16 +1,12 @@
 // Imported pools, huge pages and locked pools over a real socket; rooms through such pools are in
 // tests/integration/test_pools.py.
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/common/error.h"
 #include "libs/transport/memlock.h"
@@ -20,8 +16,6 @@
 
 namespace pageferry::agent {
 namespace {
-
-using testing::HasSubstr;
 
 class AgentPoolsTest : public AgentTest {
  protected:

@@ -36,8 +36,9 @@ class LocalImportedTest : public testing::Test {
   }
   absl::Status Connect(const RemoteRegion& region) {
     auto peer = transport_.Connect({.name = "prefill-0", .regions = {region}});
-    if (peer.ok()) peer_ = *std::move(peer);
-    return peer.status();
+    if (!peer.ok()) return peer.status();
+    peer_ = *std::move(peer);
+    return absl::OkStatus();
   }
   absl::Status Copy() {
     Batch batch;
