@@ -25,6 +25,8 @@ BIN_DIR = pathlib.Path(
     or ROOT / "build" / "dev" / "bin"
 )
 START_SECONDS = 20.0
+# The same tests run over each way.
+TRANSPORT_FLAGS = [f"--transports={os.environ.get('PAGEFERRY_TEST_TRANSPORT', 'local')}"]
 
 
 def wait_until(what: str, condition: Callable[[], Any], seconds: float = START_SECONDS) -> Any:
@@ -126,6 +128,7 @@ class Cluster:
             f"--bootstrap={self.bootstrap_target}",
             f"--agent-id={self.agent_id(name)}",
             "--prefault=false",
+            *([] if any(flag.startswith("--transports") for flag in flags) else TRANSPORT_FLAGS),
             *flags,
         ]
         return self._start(name, "pageferry-agent", arguments)

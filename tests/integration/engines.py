@@ -18,6 +18,8 @@ GUARD_BYTES = 4096  # between entries and around the aux rows
 AUX_BYTES = 192
 AUX_SLOTS = 1024
 CANARY = 0xC5
+WAIT = 60.0
+PREFILL = "prefill"
 
 
 def pattern(room: int, layer: int, kind: int, position: int) -> np.ndarray:
@@ -45,6 +47,7 @@ class Engine:
         shape: pf.ParallelShape | None = None,
         coordinate: pf.RankCoordinate | None = None,
         make_pool: Callable[[int], pf.Pool] | None = None,
+        dp_by_directory: bool = False,
     ) -> None:
         self.agent = agent
         self.pages = pages
@@ -82,6 +85,7 @@ class Engine:
             profile,
             shape=shape or pf.ParallelShape(),
             coordinate=coordinate or pf.RankCoordinate(),
+            dp_by_directory=dp_by_directory,
             wait_ready=20,
         )
         self.session = agent.open_session(engine_id)
@@ -144,3 +148,35 @@ def take_pages(free: list[int], count: int) -> list[int]:
     """Takes `count` pages from a shuffled list."""
     taken, free[:] = free[:count], free[count:]
     return taken
+
+
+def send(engine: Engine, room: int, pages: list[int], chunk: int, aux_slot: int) -> pf.RoomResult:
+    """Sends the pages in chunks and waits until the room is over and drained."""
+    with engine.session.open_send(room) as sending:
+        for first in range(0, max(len(pages), 1), chunk):
+            last = first + chunk >= len(pages)
+            sending.send_chunk(
+                pages[first : first + chunk],
+                first_position=first,
+                last=last,
+                aux_slot=aux_slot if last else None,
+            )
+        result = sending.wait(WAIT)
+        sending.wait_drained(WAIT)
+        return result
+
+
+def receive(
+    engine: Engine,
+    room: int,
+    pages: list[int],
+    aux_slot: int,
+    prefix: int = 0,
+    dp_rank: int | None = None,
+) -> pf.RoomResult:
+    with engine.session.open_receive(
+        room, PREFILL, pages, aux_slot=aux_slot, cached_prefix_pages=prefix, prefill_dp_rank=dp_rank
+    ) as receiving:
+        result = receiving.wait(WAIT)
+        receiving.wait_drained(WAIT)
+        return result

@@ -9,37 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pageferry as pf
 import pytest
 from cluster import cluster
-from engines import Engine, engine_pair, take_pages
+from engines import PREFILL, Engine, engine_pair, receive, send, take_pages
 
 WAIT = 60.0
-PREFILL = "prefill"
-
-
-def send(engine: Engine, room: int, pages: list[int], chunk: int, aux_slot: int) -> pf.RoomResult:
-    """Sends the pages in chunks and waits until the room is over and drained."""
-    with engine.session.open_send(room) as sending:
-        for first in range(0, max(len(pages), 1), chunk):
-            last = first + chunk >= len(pages)
-            sending.send_chunk(
-                pages[first : first + chunk],
-                first_position=first,
-                last=last,
-                aux_slot=aux_slot if last else None,
-            )
-        result = sending.wait(WAIT)
-        sending.wait_drained(WAIT)
-        return result
-
-
-def receive(
-    engine: Engine, room: int, pages: list[int], aux_slot: int, prefix: int = 0
-) -> pf.RoomResult:
-    with engine.session.open_receive(
-        room, PREFILL, pages, aux_slot=aux_slot, cached_prefix_pages=prefix
-    ) as receiving:
-        result = receiving.wait(WAIT)
-        receiving.wait_drained(WAIT)
-        return result
 
 
 def test_200_rooms_at_once_with_random_pages() -> None:
@@ -214,41 +186,6 @@ def test_a_broken_seal_is_never_success() -> None:
             taking.wait(WAIT)
             decode.check(100 + room, [8, 2], 1)
         assert broken > 0, "no copy was met in the middle"
-
-
-def test_two_tensor_ranks() -> None:
-    shape = pf.ParallelShape(tp=2)
-    with cluster() as running, contextlib.ExitStack() as stack:
-        engines: dict[tuple[str, int], Engine] = {}
-        pending = []
-        with ThreadPoolExecutor(4) as pool:
-            for name, role in (("prefill", pf.Role.PREFILL), ("decode", pf.Role.DECODE)):
-                for tp in range(2):
-                    running.agent(f"{name}{tp}")
-                    agent = stack.enter_context(pf.Agent.connect(running.target(f"{name}{tp}")))
-                    job = pool.submit(
-                        Engine,
-                        agent,
-                        name,
-                        role,
-                        pages=64,
-                        shape=shape,
-                        coordinate=pf.RankCoordinate(tp=tp),
-                    )
-                    pending.append(((name, tp), job))
-            for key, job in pending:
-                engines[key] = job.result(WAIT)
-                stack.callback(engines[key].close)
-            for tp in range(2):
-                engines["prefill", tp].fill(40 + tp, [1, 2, 3], 0)
-            jobs = []
-            for tp in range(2):
-                jobs.append(pool.submit(send, engines["prefill", tp], 40, [1, 2, 3], 2, 0))
-                jobs.append(pool.submit(receive, engines["decode", tp], 40, [9, 8, 7], 0))
-            for job in jobs:
-                job.result(WAIT)
-        for tp in range(2):
-            engines["decode", tp].check(40 + tp, [9, 8, 7])
 
 
 def test_another_shape_is_refused_with_both_sizes() -> None:
