@@ -1,4 +1,5 @@
-// GB/s and CPU time of the local way on scattered pages, beside memcpy of the same pages.
+// GB/s and CPU time of the ways local and tcp on scattered pages, beside memcpy and a bare socket
+// on the same pages.
 //
 // Every round copies the same random page lists once by each contender, one right after the other,
 // so that whatever else the machine does hits all of them; medians and ratios are over rounds.
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -23,8 +25,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "bench/raw_socket.h"
 #include "libs/transport/local_transport.h"
 #include "libs/transport/shm_pool.h"
+#include "libs/transport/ucx_transport.h"
 #include "nlohmann/json.hpp"
 
 namespace pageferry::transport {
@@ -33,6 +37,12 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr RegionId kSource{1};
 constexpr RegionId kTarget{2};
+
+constexpr size_t kMemcpy = 0;
+constexpr size_t kLocal1 = 1;
+constexpr size_t kSocket = 3;
+constexpr size_t kTcp = 4;
+constexpr std::array kNames = {"memcpy", "local 1", "local 2", "socket", "tcp"};
 
 struct Options {
   int64_t pool_mib = 512;
@@ -62,30 +72,24 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// A local transport with a number of threads, connected to the source pool.
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  absl::FPrintF(stderr, "%s\n", status.ToString());
+  std::exit(1);
+}
+
+OwnRegion RegionOf(RegionId id, ShmPool& pool) {
+  return {.id = id,
+          .data = pool.data(),
+          .size = pool.size(),
+          .local = pool.local(),
+          .seals = &pool.seals()};
+}
+
+// One way from the source pool to the target's.
 class Way {
  public:
-  Way(int threads, ByteCount slice, ShmPool& source, const ShmPool& target) {
-    transport_ = std::make_unique<LocalTransport>(
-        LocalTransportOptions{.copy_threads = threads, .slice_size = slice});
-    Check(
-        transport_
-            ->MapRegion({.id = kTarget, .data = target.data(), .size = target.size(), .local = {}})
-            .status());
-    auto peer = transport_->Connect(
-        {.name = "bench",
-         .address = {},
-         .regions = {{.id = kSource, .size = source.size(), .local = source.local()}}});
-    Check(peer.status());
-    peer_ = *std::move(peer);
-  }
-
-  static void Check(const absl::Status& status) {
-    if (status.ok()) return;
-    absl::FPrintF(stderr, "%s\n", status.ToString());
-    std::exit(1);
-  }
-
+  virtual ~Way() = default;
   void Copy(Batch batch) {
     absl::Notification done;
     peer_->Write(std::move(batch), [&](const absl::Status& status) {
@@ -95,9 +99,57 @@ class Way {
     done.WaitForNotification();
   }
 
- private:
-  std::unique_ptr<LocalTransport> transport_;
+ protected:
+  void Connect(Transport& transport, ShmPool& source, ShmPool& target, std::string address) {
+    Check(transport.MapRegion(RegionOf(kTarget, target)).status());
+    auto peer = transport.Connect(
+        {.name = "bench",
+         .address = std::move(address),
+         .regions = {{.id = kSource, .size = source.size(), .local = source.local()}}});
+    Check(peer.status());
+    peer_ = *std::move(peer);
+  }
+
   std::unique_ptr<TransportPeer> peer_;
+};
+
+class LocalWay final : public Way {
+ public:
+  LocalWay(int threads, ByteCount slice, ShmPool& source, ShmPool& target)
+      : transport_({.copy_threads = threads, .slice_size = slice}) {
+    Connect(transport_, source, target, "");
+  }
+  ~LocalWay() override { peer_.reset(); }
+
+ private:
+  LocalTransport transport_;
+};
+
+// Both ends in this process, each with its thread, over the loopback interface.
+class TcpWay final : public Way {
+ public:
+  TcpWay(ShmPool& source, ShmPool& target) {
+    auto sending = UcxTransport::Start({});
+    auto receiving = UcxTransport::Start({});
+    Check(sending.status());
+    Check(receiving.status());
+    sending_ = *std::move(sending);
+    receiving_ = *std::move(receiving);
+    Check(sending_->MapRegion(RegionOf(kSource, source)).status());
+    auto passive = sending_->Accept({.name = "bench", .address = receiving_->address()});
+    Check(passive.status());
+    passive_ = *std::move(passive);
+    Connect(*receiving_, source, target, passive_->address());
+  }
+  ~TcpWay() override {
+    peer_.reset();
+    passive_.reset();
+  }
+
+ private:
+  std::unique_ptr<UcxTransport> sending_;
+  std::unique_ptr<UcxTransport> receiving_;
+  std::unique_ptr<PassivePeer> passive_;
 };
 
 class Bench {
@@ -107,19 +159,25 @@ class Bench {
     target_ = MakePool("target");
     std::memset(source_->data(), 1, static_cast<size_t>(source_->size().value()));
     const ByteCount slice(options_.slice_kib << 10);
-    one_ = std::make_unique<Way>(1, slice, *source_, *target_);
-    two_ = std::make_unique<Way>(2, slice, *source_, *target_);
+    one_ = std::make_unique<LocalWay>(1, slice, *source_, *target_);
+    two_ = std::make_unique<LocalWay>(2, slice, *source_, *target_);
+    tcp_ = std::make_unique<TcpWay>(*source_, *target_);
   }
 
   nlohmann::json Run() {
-    absl::PrintF("%d rounds of %d MiB out of %d MiB, medians; CPU is seconds per GiB\n\n",
-                 options_.rounds, options_.round_mib, options_.pool_mib);
-    absl::PrintF(
-        "| page | memcpy GB/s | local, 1 thread | ratio | local, 2 threads | ratio | "
-        "CPU memcpy | CPU local |\n|---|---|---|---|---|---|---|---|\n");
+    absl::PrintF("UCX %s; %d rounds of %d MiB out of %d MiB, medians; CPU is seconds per GiB\n\n",
+                 UcxVersion(), options_.rounds, options_.round_mib, options_.pool_mib);
+    absl::PrintF("| page |");
+    for (const char* const name : kNames) absl::PrintF(" %s GB/s |", name);
+    absl::PrintF(" local 1 : memcpy | tcp : socket |");
+    for (const char* const name : kNames) absl::PrintF(" CPU %s |", name);
+    absl::PrintF("\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     nlohmann::json pages = nlohmann::json::array();
     for (const int64_t kib : options_.page_kib) pages.push_back(RunPage(kib));
-    return {{"bench", "local_copy"}, {"rounds", options_.rounds}, {"pages", std::move(pages)}};
+    return {{"bench", "ways"},
+            {"ucx", UcxVersion()},
+            {"rounds", options_.rounds},
+            {"pages", std::move(pages)}};
   }
 
  private:
@@ -129,7 +187,7 @@ class Bench {
     options.name = name;
     options.size = ByteCount(options_.pool_mib << 20);
     auto pool = ShmPool::CreateOrAdopt(std::move(options));
-    Way::Check(pool.status());
+    Check(pool.status());
     return *std::move(pool);
   }
 
@@ -157,8 +215,8 @@ class Bench {
     const auto entries = std::make_shared<const std::vector<EntryPair>>(std::vector<EntryPair>{
         {kSource, ByteCount(0), kTarget, ByteCount(0), ByteCount(page_bytes)}});
     const auto seal = source_->seals().Make();
-    Way::Check(seal.status());
-    std::vector<std::vector<Sample>> samples(3);
+    Check(seal.status());
+    std::vector<std::vector<Sample>> samples(kNames.size());
     for (int round = -1; round < options_.rounds; ++round) {
       const std::vector<RunPair> runs = RandomRuns(page_bytes);
       Batch batch;
@@ -171,8 +229,17 @@ class Bench {
                       static_cast<size_t>(page_bytes));
         }
       };
-      const std::vector<Sample> measured = {Measure(plain), Measure([&] { one_->Copy(batch); }),
-                                            Measure([&] { two_->Copy(batch); })};
+      std::vector<bench::RawSocket::Page> pages;
+      pages.reserve(runs.size());
+      for (const RunPair& run : runs) {
+        pages.emplace_back(source_->data() + run.source_first * page_bytes,
+                           target_->data() + run.target_first * page_bytes);
+      }
+      // In the order of kNames.
+      const std::vector<Sample> measured = {
+          Measure(plain), Measure([&] { one_->Copy(batch); }), Measure([&] { two_->Copy(batch); }),
+          Measure([&] { socket_.Copy(pages, static_cast<size_t>(page_bytes)); }),
+          Measure([&] { tcp_->Copy(batch); })};
       if (round < 0) continue;  // mappings get their pages
       for (size_t i = 0; i < measured.size(); ++i) samples[i].push_back(measured[i]);
     }
@@ -182,32 +249,36 @@ class Bench {
 
   nlohmann::json Report(int64_t kib, const std::vector<std::vector<Sample>>& samples) const {
     const auto bytes = static_cast<double>(options_.round_mib << 20);
-    std::vector<double> rate;
-    std::vector<double> ratio;
-    std::vector<double> cpu;
-    for (const std::vector<Sample>& contender : samples) {
-      std::vector<double> rates;
-      std::vector<double> ratios;
-      std::vector<double> cpus;
-      for (size_t i = 0; i < contender.size(); ++i) {
-        rates.push_back(bytes / contender[i].seconds / 1e9);
-        ratios.push_back(samples[0][i].seconds / contender[i].seconds);
-        cpus.push_back(contender[i].cpu_seconds / (bytes / kGiB));
-      }
-      rate.push_back(Median(rates));
-      ratio.push_back(Median(ratios));
-      cpu.push_back(Median(cpus));
+    const auto median_of = [&](size_t contender, const auto& value) {
+      std::vector<double> values;
+      for (size_t i = 0; i < samples[contender].size(); ++i) values.push_back(value(i));
+      return Median(std::move(values));
+    };
+    const auto ratio = [&](size_t contender, size_t beside) {
+      return median_of(contender, [&](size_t i) {
+        return samples[beside][i].seconds / samples[contender][i].seconds;
+      });
+    };
+    nlohmann::json result = {{"page_kib", kib},
+                             {"local_1_to_memcpy", ratio(kLocal1, kMemcpy)},
+                             {"tcp_to_socket", ratio(kTcp, kSocket)}};
+    absl::PrintF("| %d KiB |", kib);
+    for (size_t i = 0; i < kNames.size(); ++i) {
+      const double rate =
+          median_of(i, [&](size_t n) { return bytes / samples[i][n].seconds / 1e9; });
+      result["gb_per_second"][kNames[i]] = rate;
+      absl::PrintF(" %.1f |", rate);
     }
-    absl::PrintF("| %d KiB | %.1f | %.1f | %.2f | %.1f | %.2f | %.3f | %.3f |\n", kib, rate[0],
-                 rate[1], ratio[1], rate[2], ratio[2], cpu[0], cpu[1]);
-    return {{"page_kib", kib},
-            {"memcpy_gb_per_second", rate[0]},
-            {"local_1_thread_gb_per_second", rate[1]},
-            {"local_1_thread_ratio", ratio[1]},
-            {"local_2_threads_gb_per_second", rate[2]},
-            {"local_2_threads_ratio", ratio[2]},
-            {"memcpy_cpu_seconds_per_gib", cpu[0]},
-            {"local_cpu_seconds_per_gib", cpu[1]}};
+    absl::PrintF(" %.2f | %.2f |", ratio(kLocal1, kMemcpy), ratio(kTcp, kSocket));
+    for (size_t i = 0; i < kNames.size(); ++i) {
+      const double cpu =
+          median_of(i, [&](size_t n) { return samples[i][n].cpu_seconds / (bytes / kGiB); });
+      result["cpu_seconds_per_gib"][kNames[i]] = cpu;
+      absl::PrintF(" %.2f |", cpu);
+    }
+    absl::PrintF("\n");
+    std::fflush(stdout);
+    return result;
   }
 
   const Options options_;
@@ -216,6 +287,8 @@ class Bench {
   std::unique_ptr<ShmPool> target_;
   std::unique_ptr<Way> one_;
   std::unique_ptr<Way> two_;
+  std::unique_ptr<Way> tcp_;
+  bench::RawSocket socket_;
 };
 
 }  // namespace
@@ -223,7 +296,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   pageferry::transport::Options options;
-  CLI::App app("Measures the local way against memcpy.");
+  CLI::App app("Measures the ways local and tcp against memcpy and a bare socket.");
   app.add_option("--pool-mib", options.pool_mib, "MiB of each pool")->check(CLI::Range(1, 1 << 20));
   app.add_option("--round-mib", options.round_mib, "MiB copied a round, at most a pool")
       ->check(CLI::Range(1, 1 << 20));
