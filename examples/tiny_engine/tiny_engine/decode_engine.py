@@ -77,6 +77,7 @@ class DecodeEngine(Engine):
                 attempt=1,
                 aux_slot=slot,
                 cached_prefix_pages=lease.cached,
+                prefill_dp_rank=work.prefill_dp_rank,
                 timeout=self.options.room_seconds,
             )
         except BaseException:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from tiny_engine.demo_options import DemoOptions
 from tiny_engine.demo_processes import DemoError, Processes, Signals
 from tiny_engine.router import EngineGoneError, Router, Side
 from tiny_engine.wire import SOCKET_PATH_BYTES_AT_MOST
@@ -34,17 +35,18 @@ class Addresses:
 class Cluster:
     """Starts and ends the services. For the main thread; owns the processes and the router."""
 
-    def __init__(self, folder: Path, bin_dir: Path, transport: str, signals: Signals) -> None:
+    def __init__(self, folder: Path, options: DemoOptions, signals: Signals) -> None:
         """Raises DemoError where binaries are missing, or `folder` has too long a name."""
         for name in BINARIES:
-            if not os.access(bin_dir / name, os.X_OK):
-                raise DemoError(f"no {name} in {bin_dir}; run ./dev build, or give --bin-dir")
-        longest = folder / "prefill-agent.sock.lock"
+            if not os.access(options.bin_dir / name, os.X_OK):
+                raise DemoError(
+                    f"no {name} in {options.bin_dir}; run ./dev build, or give --bin-dir"
+                )
+        longest = folder / "prefill-0-agent.sock.lock"
         if len(os.fsencode(longest)) > SOCKET_PATH_BYTES_AT_MOST:
             raise DemoError(f"{folder} is too long a path for sockets; set TMPDIR to a shorter one")
         self._folder = folder
-        self._bin_dir = bin_dir
-        self._transport = transport
+        self._options = options
         # In the names of agents, and so of their shared memory.
         self._run = f"demo-{os.getpid()}-{secrets.token_hex(3)}"
         self._processes = Processes(folder, self._run, signals)
@@ -52,9 +54,18 @@ class Cluster:
         self._router: Router | None = None
         self.addresses = Addresses()
 
-    def socket(self, side: Side) -> Path:
-        """Where a router finds an engine."""
-        return self._folder / f"{side}.sock"
+    def sockets(self, side: Side) -> list[Path]:
+        """Where a router finds the replicas of an engine."""
+        return [
+            self._folder / f"{side}-{rank}.sock" for rank in range(self._options.replicas[side])
+        ]
+
+    def _replicas(self) -> list[tuple[Side, int]]:
+        return [(side, rank) for side in SIDES for rank in range(self._options.replicas[side])]
+
+    def _name(self, side: Side, rank: int, what: str) -> str:
+        """A process, with its number where there are several of its kind."""
+        return f"{side} {what}" + (f" {rank}" if self._options.replicas[side] > 1 else "")
 
     def start(self, pages: int) -> Router:
         """Starts everything, as much as possible at once; returns when both engines take rooms."""
@@ -62,19 +73,22 @@ class Cluster:
         ports = self._ports("bootstrap")
         self.addresses.bootstrap = f"127.0.0.1:{ports['grpc']}"
         self._note("bootstrap", self.addresses.bootstrap, ports)
-        for side in SIDES:
-            self._start_agent(side)
-            self._start_engine(side, pages)
-        for side in SIDES:
-            ports = self._ports(f"{side} agent")
-            where = f"{self._agent_target(side)}, peers 127.0.0.1:{ports['peer']}"
-            self._note(f"{side} agent", where, ports)
+        for side, rank in self._replicas():
+            self._start_agent(side, rank)
+            self._start_engine(side, rank, pages)
+        for side, rank in self._replicas():
+            name = self._name(side, rank, "agent")
+            ports = self._ports(name)
+            where = f"{self.agent_target(side, rank)}, peers 127.0.0.1:{ports['peer']}"
+            self._note(name, where, ports)
+        last = self._name(*self._replicas()[-1], "engine")
         self._router = self._processes.wait_for(
-            "both engines to be registered", self._connect, _START_SECONDS, of="decode engine"
+            "all engines to be registered", self._connect, _START_SECONDS, of=last
         )
-        for side, link in self._router.links.items():
+        for link in self._router.all_links():
             self._shm.add(Path("/dev/shm") / str(link.hello["shm"]).lstrip("/"))
-            self.addresses.lines[f"{side} engine"] = f"{link.engine_id} at {self.socket(side)}"
+            name = self._name(link.side, link.dp_rank, "engine")
+            self.addresses.lines[name] = f"{link.engine_id} at {link.path}"
         return self._router
 
     def check(self) -> None:
@@ -82,14 +96,18 @@ class Cluster:
         self._processes.check()
 
     def kill_prefill(self, what: Literal["agent", "engine"]) -> int:
-        """kill -9 of the prefill agent or engine; returns the process's id."""
-        return self._processes.kill(f"prefill {what}")
+        """kill -9 of the first prefill agent or engine; returns the process's id."""
+        return self._processes.kill(self._name("prefill", 0, what))
 
     def stop(self) -> list[str]:
         """Ends everything, engines first; returns what went wrong, for people."""
         if self._router is not None:
             self._router.close()
-        names = [f"{side} {what}" for what in ("engine", "agent") for side in SIDES]
+        names = [
+            self._name(side, rank, what)
+            for what in ("engine", "agent")
+            for side, rank in self._replicas()
+        ]
         said = [self._processes.stop(name) for name in [*names, "bootstrap"]]
         self._processes.close()
         return [words for words in said if words]
@@ -103,29 +121,35 @@ class Cluster:
                 path.unlink()
         return sorted(found)
 
-    def _agent_target(self, side: Side) -> str:
-        return f"unix:{self._folder}/{side}-agent.sock"
+    def agent_target(self, side: Side, rank: int) -> str:
+        """Where an agent serves its engine and operators."""
+        return f"unix:{self._folder}/{side}-{rank}-agent.sock"
 
     def _start_binary(self, name: str, binary: str, flags: list[str]) -> None:
         ports = self._port_file(name)
         flags += ["--port-file", str(ports)]
         flags += ["--metrics-listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0"]
-        self._processes.start(name, [str(self._bin_dir / binary), *flags], {})
+        self._processes.start(name, [str(self._options.bin_dir / binary), *flags], {})
 
-    def _start_agent(self, side: Side) -> None:
-        flags = ["--engine-listen", self._agent_target(side), "--peer-listen", "127.0.0.1:0"]
-        flags += ["--bootstrap", self.addresses.bootstrap, "--agent-id", f"{self._run}-{side}"]
-        flags += ["--transports", self._transport]
-        self._start_binary(f"{side} agent", "pageferry-agent", flags)
+    def _start_agent(self, side: Side, rank: int) -> None:
+        flags = ["--engine-listen", self.agent_target(side, rank), "--peer-listen", "127.0.0.1:0"]
+        flags += ["--bootstrap", self.addresses.bootstrap]
+        flags += ["--agent-id", f"{self._run}-{side}-{rank}"]
+        flags += ["--transports", self._options.transport]
+        self._start_binary(self._name(side, rank, "agent"), "pageferry-agent", flags)
 
-    def _start_engine(self, side: Side, pages: int) -> None:
+    def _start_engine(self, side: Side, rank: int, pages: int) -> None:
         path = [str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
         if find_spec("pageferry") is None:
             path.append(str(_CLIENT))
         command = [sys.executable, "-m", f"tiny_engine.{side}_engine"]
-        command += ["--agent", self._agent_target(side), "--engine-id", f"{side}-0"]
-        command += ["--listen", str(self.socket(side)), "--pages", str(pages)]
-        self._processes.start(f"{side} engine", command, {"PYTHONPATH": os.pathsep.join(path)})
+        command += ["--agent", self.agent_target(side, rank), "--engine-id", f"{side}-0"]
+        command += ["--listen", str(self.sockets(side)[rank]), "--pages", str(pages)]
+        command += ["--dp-size", str(self._options.replicas[side]), "--dp-rank", str(rank)]
+        if side == "prefill" and self._options.find_by == "directory":
+            command += ["--dp-by-directory"]
+        environment = {"PYTHONPATH": os.pathsep.join(path)}
+        self._processes.start(self._name(side, rank, "engine"), command, environment)
 
     def _port_file(self, name: str) -> Path:
         return self._folder / f"{name.replace(' ', '-')}.json"
@@ -146,7 +170,8 @@ class Cluster:
         self.addresses.lines[name] = f"{where}, {more}"
 
     def _connect(self) -> Router | None:
-        if all(self.socket(side).exists() for side in SIDES):
+        prefill, decode = self.sockets("prefill"), self.sockets("decode")
+        if all(path.exists() for path in [*prefill, *decode]):
             with contextlib.suppress(EngineGoneError):
-                return Router(self.socket("prefill"), self.socket("decode"))
+                return Router(prefill, decode, self._options.find_by)
         return None

@@ -54,7 +54,7 @@ class Demo:
         cluster: Cluster | None = None
         error = ""
         try:
-            cluster = Cluster(folder, self._options.bin_dir, self._options.transport, self._signals)
+            cluster = Cluster(folder, self._options, self._signals)
             with self._signals.exposed():
                 status = self._run(cluster)
         except Interrupted as interrupted:
@@ -98,7 +98,7 @@ class Demo:
         options = self._options
         self._rooms = plan_rooms(options.prompts, tokenizer, options.max_tokens, options.seed)
         pages = self._pages_needed(weights)
-        self._terminal.status("starting bootstrap service, two agents and two engines")
+        self._terminal.status("starting bootstrap service, agents and engines")
         began = time.monotonic()
         router = cluster.start(pages)
         self._report.services(cluster.addresses, time.monotonic() - began)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tiny_engine.demo_prompts import PROMPTS, Prompt, PromptsError, read_prompts
+from tiny_engine.router import FindBy, Side
 
 TRANSPORTS = ("local", "tcp")
 _REPOSITORY = Path(__file__).resolve().parents[3]
@@ -21,6 +23,7 @@ _EPILOG = """\
 examples:
   ./dev demo
   ./dev demo --transport tcp
+  ./dev demo --prefill dp2 --decode dp2 --find-by directory
   ./dev demo --prompts questions.txt --max-tokens 100 --json result.json
   ./dev demo --kill-prefill-after 2 --kill engine
   ./dev demo --keep
@@ -33,11 +36,20 @@ exit status:
 """
 
 
+def _replicas(text: str) -> int:
+    match = re.fullmatch(r"dp([1-4])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of dp1, dp2, dp3, dp4")
+    return int(match[1])
+
+
 @dataclass(frozen=True)
 class DemoOptions:
     """The options, checked. `kill_after` 0 kills nothing."""
 
     transport: str
+    replicas: dict[Side, int]
+    find_by: FindBy
     prompts: tuple[Prompt, ...]
     keep: bool
     kill_after: int
@@ -61,6 +73,15 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
     )
     add = parser.add_argument
     add("--transport", default="local", metavar="WAY", help="how pages go: local (default), tcp")
+    for side, what in (("prefill", "computes prompts"), ("decode", "writes answers")):
+        text = f"replicas of the engine that {what}, each with its agent: dp1 (default) to dp4"
+        add(f"--{side}", type=_replicas, default=1, metavar="dpN", help=text)
+    add(
+        "--find-by",
+        choices=("modulo", "hint", "directory"),
+        default="modulo",
+        help="how decode finds the prefill replica that has a room (default modulo)",
+    )
     add("--prompts", type=Path, metavar="FILE", help="one prompt a line, or a JSON list")
     add("--max-tokens", type=int, default=40, metavar="N", help="longest answer (default 40)")
     add("--seed", type=int, default=0, metavar="N", help="for prompts with a temperature")
@@ -104,6 +125,8 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
     folder = given.bin_dir or named or _REPOSITORY / "build/dev/bin"
     return DemoOptions(
         transport=given.transport,
+        replicas={"prefill": given.prefill, "decode": given.decode},
+        find_by=given.find_by,
         prompts=prompts,
         keep=given.keep,
         kill_after=given.kill_prefill_after,

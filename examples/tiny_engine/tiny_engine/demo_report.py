@@ -36,10 +36,12 @@ class Report:
 
     def services(self, addresses: Addresses, seconds: float) -> None:
         """What runs now."""
-        for name in ("bootstrap", "prefill agent", "decode agent"):
-            where = addresses.lines[name].split(", metrics")[0]
-            self._terminal.say(self._terminal.style.dim(f"  {name:14} {where}"))
-        self._terminal.say(f"  Five processes are up after {seconds:.1f} s.\n")
+        for name, line in addresses.lines.items():
+            if name.split()[-1] == "engine" or " engine " in name:
+                continue
+            where = line.split(", metrics")[0]
+            self._terminal.say(self._terminal.style.dim(f"  {name:15} {where}"))
+        self._terminal.say(f"  {len(addresses.lines)} processes are up after {seconds:.1f} s.\n")
 
     def killed(self, what: str, process: int, received: int) -> None:
         """The prefill side was just killed."""
@@ -127,8 +129,9 @@ class Report:
 
     def kept(self, cluster: Cluster) -> None:
         """How to talk to what is running."""
-        lines = [f"  {name:14} {where}" for name, where in cluster.addresses.lines.items()]
-        ask = f"--prefill {cluster.socket('prefill')} --decode {cluster.socket('decode')}"
+        lines = [f"  {name:15} {where}" for name, where in cluster.addresses.lines.items()]
+        ask = " ".join(f"--{side} {' '.join(map(str, cluster.sockets(side)))}" for side in SIDES)
+        ask += f" --find-by {self._options.find_by}"
         self._terminal.result(
             "\nEverything is running. Ctrl-C ends it.\n" + "\n".join(lines) + "\n\n"
             f"Ask something, from examples/tiny_engine:\n"

@@ -12,6 +12,7 @@ from tiny_engine.demo_prompts import Prompt
 from tiny_engine.router import Heard, Order, Router, Side
 from tiny_engine.sampling import Sampler
 from tiny_engine.tokenizer import ChatTokenizer, StreamDecoder
+from tiny_engine.wire import Message
 
 # Prompts that share so many tokens with an earlier one wait for it: decode has that prefix then.
 _SHARED_TOKENS_AT_LEAST = 64
@@ -155,11 +156,18 @@ class Traffic:
         deadline = time.monotonic() + seconds
         while True:
             check()
-            router.links[side].send({"op": "stats"})
-            found = [h for h in router.poll(0.2) if (h.side, h.event) == (side, "stats")]
-            data = found[-1].data if found else {"rooms": -1, "leased_pages": -1}
-            if (data["rooms"], data["leased_pages"]) == (0, 0) or time.monotonic() > deadline:
-                return data["rooms"], data["leased_pages"]
+            for link in router.links[side]:
+                link.send({"op": "stats"})
+            answers: list[Message] = []
+            while len(answers) < len(router.links[side]) and time.monotonic() < deadline:
+                answers += [
+                    h.data for h in router.poll(0.2) if (h.side, h.event) == (side, "stats")
+                ]
+                check()
+            held = sum(data["rooms"] for data in answers)
+            pages = sum(data["leased_pages"] for data in answers)
+            if (held, pages) == (0, 0) or time.monotonic() > deadline:
+                return held, pages
 
     def _submit(self) -> None:
         running = sum(1 for room in self.rooms if room.id >= 0 and not room.over)

@@ -63,6 +63,9 @@ class Engine(ABC):
                 options.engine_id,
                 self.role,
                 make_profile(self.layout, aux_offset, options.aux_slots),
+                shape=pf.ParallelShape(dp=options.dp_size),
+                coordinate=pf.RankCoordinate(dp=options.dp_rank),
+                dp_by_directory=options.dp_by_directory,
                 layer_count=config.layers,
                 wait_ready=options.start_seconds,
             )
@@ -71,6 +74,7 @@ class Engine(ABC):
                 "event": "hello",
                 "engine": options.engine_id,
                 "role": self.role.name.lower(),
+                "dp_rank": options.dp_rank,
                 "agent": info.agent_id,
                 "shm": pool.shm_name,
                 "pages": options.num_pages,

@@ -26,14 +26,32 @@ def run_engine(engine_class: type[Engine], arguments: list[str] | None = None) -
     parser.add_argument("--engine-id", required=True)
     parser.add_argument("--listen", required=True, type=Path, help="unix socket for routers")
     parser.add_argument("--pages", type=int, default=128, help="pages of the KV cache")
+    parser.add_argument("--dp-size", type=int, default=1, help="replicas of the engine")
+    parser.add_argument("--dp-rank", type=int, default=0, help="which of them this is")
+    parser.add_argument(
+        "--dp-by-directory",
+        action="store_true",
+        help="prefill: rooms are found by the bootstrap service's directory, not by their number",
+    )
     options = parser.parse_args(arguments)
+    if not 0 <= options.dp_rank < options.dp_size:
+        parser.error("--dp-rank must be below --dp-size")
     # From here to the end a signal ends the process in an orderly way, and only once.
     signal.signal(signal.SIGTERM, _on_signal)
     signal.signal(signal.SIGINT, _on_signal)
     try:
         model = Model(load_weights())
         engine = engine_class(
-            model, EngineOptions(options.agent, options.engine_id, options.listen, options.pages)
+            model,
+            EngineOptions(
+                options.agent,
+                options.engine_id,
+                options.listen,
+                options.pages,
+                dp_size=options.dp_size,
+                dp_rank=options.dp_rank,
+                dp_by_directory=options.dp_by_directory,
+            ),
         )
     except (pf.PageferryError, OSError, RuntimeError) as error:
         progress(f"{role} engine: {error}")

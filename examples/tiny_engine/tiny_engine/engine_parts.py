@@ -21,12 +21,19 @@ _KINDS = {"K": pf.EntryKind.K, "V": pf.EntryKind.V}
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where an engine's agent is, how it is called, where routers find it, and how big it is."""
+    """Where an engine's agent is, how it is called, where routers find it, and how big it is.
+
+    A replica is one DP rank of `dp_size`; `dp_by_directory` is for those of a prefill engine: rooms
+    are found where they are, not by their number.
+    """
 
     agent: str
     engine_id: str
     listen: Path
     num_pages: int = 128
+    dp_size: int = 1
+    dp_rank: int = 0
+    dp_by_directory: bool = False
     aux_slots: int = 64
     start_seconds: float = 30.0
     room_seconds: float = 120.0

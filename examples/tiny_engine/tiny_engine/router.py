@@ -12,7 +12,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,8 @@ from tiny_engine.work import Work
 
 Side = Literal["prefill", "decode"]
 Order = Literal["together", "grant_first", "send_first"]
+# How decode learns which replica of the prefill engine has a room.
+FindBy = Literal["modulo", "hint", "directory"]
 _HELLO_SECONDS = 5.0
 
 
@@ -47,6 +49,7 @@ class _Room:
 
     work: Work
     order: Order
+    at: dict[Side, EngineLink]  # the replicas that were chosen
     told: set[Side] = field(default_factory=set)
     opened: set[Side] = field(default_factory=set)  # where the agent knows of it
     ended: set[Side] = field(default_factory=set)  # from where nothing more will come
@@ -57,7 +60,7 @@ class EngineLink:
     """A connection to one engine. Owns the socket and the thread that reads from it."""
 
     def __init__(
-        self, side: Side, path: Path, heard: queue.SimpleQueue[tuple[Side, Message]]
+        self, side: Side, path: Path, heard: queue.SimpleQueue[tuple[EngineLink, Message]]
     ) -> None:
         """Connects. Raises EngineGoneError where that engine does not listen."""
         self.side = side
@@ -81,14 +84,19 @@ class EngineLink:
         """The engine's name in Pageferry."""
         return str(self.hello["engine"])
 
+    @property
+    def dp_rank(self) -> int:
+        """Which replica it is."""
+        return int(self.hello.get("dp_rank", 0))
+
     def send(self, message: Message) -> None:
         """Sends; a lost connection is heard as the event "gone"."""
         self._socket.send(message)
 
     def _read(self, messages: Iterator[Message]) -> None:
         for message in messages:
-            self._heard.put((self.side, message))
-        self._heard.put((self.side, {"event": "gone"}))
+            self._heard.put((self, message))
+        self._heard.put((self, {"event": "gone"}))
 
     def close(self) -> None:
         """Ends the connection; the engine drops what it does for this router."""
@@ -97,21 +105,30 @@ class EngineLink:
 
 
 class Router:
-    """One prefill and one decode engine. For one thread; owns both links."""
+    """A prefill and a decode engine of one or more replicas. For one thread; owns all links."""
 
-    def __init__(self, prefill: Path, decode: Path) -> None:
-        """Connects to both. Raises EngineGoneError."""
-        self._heard: queue.SimpleQueue[tuple[Side, Message]] = queue.SimpleQueue()
-        self.links: dict[Side, EngineLink] = {}
+    def __init__(
+        self, prefill: Sequence[Path], decode: Sequence[Path], find_by: FindBy = "modulo"
+    ) -> None:
+        """Connects to all replicas. Raises EngineGoneError.
+
+        `find_by` must be what the prefill engine registered: with "modulo" a room's number chooses
+        its prefill replica, else the router does, and with "hint" it tells the decode engine.
+        """
+        self._heard: queue.SimpleQueue[tuple[EngineLink, Message]] = queue.SimpleQueue()
+        self._find_by = find_by
+        self.links: dict[Side, list[EngineLink]] = {"prefill": [], "decode": []}
         try:
-            paths: dict[Side, Path] = {"prefill": prefill, "decode": decode}
-            for side, path in paths.items():
-                self.links[side] = EngineLink(side, path, self._heard)
+            paths: dict[Side, Sequence[Path]] = {"prefill": prefill, "decode": decode}
+            for side, of_side in paths.items():
+                for path in of_side:
+                    self.links[side].append(EngineLink(side, path, self._heard))
+                self.links[side].sort(key=lambda link: link.dp_rank)
         except BaseException:
             self.close()
             raise
         self._rooms: dict[int, _Room] = {}
-        self._gone: set[Side] = set()
+        self._gone: set[EngineLink] = set()
 
     def submit(
         self,
@@ -126,18 +143,27 @@ class Router:
         "grant_first" tells prefill when decode has granted pages, and makes it wait for the grant;
         "send_first" tells decode when prefill has handed all pages over.
         """
+        number = secrets.randbits(63)
+        count = len(self._rooms)
+        ranks = self.links["prefill"]
+        rank = (number if self._find_by == "modulo" else count) % len(ranks)
+        at: dict[Side, EngineLink] = {
+            "prefill": ranks[rank],
+            "decode": self.links["decode"][count % len(self.links["decode"])],
+        }
         work = Work(
-            room=secrets.randbits(63),
+            room=number,
             tokens=tokens,
             max_tokens=max_tokens,
-            prefill_engine=self.links["prefill"].engine_id,
+            prefill_engine=at["prefill"].engine_id,
+            prefill_dp_rank=rank if self._find_by == "hint" else None,
             temperature=sampler.temperature,
             top_k=sampler.top_k,
             seed=sampler.seed,
             wait_for_grant=order == "grant_first",
             digest=digest,
         )
-        room = self._rooms[work.room] = _Room(work, order)
+        room = self._rooms[work.room] = _Room(work, order, at)
         if order != "grant_first":
             self._tell(room, "prefill")
         if order != "send_first":
@@ -157,32 +183,40 @@ class Router:
 
     def abort(self, room_id: int, detail: str) -> None:
         """Ends a room at both engines."""
-        for side in self._rooms[room_id].told:
-            self.links[side].send({"op": "abort", "room": room_id, "detail": detail})
+        room = self._rooms[room_id]
+        for side in room.told:
+            room.at[side].send({"op": "abort", "room": room_id, "detail": detail})
 
     def over(self, room_id: int) -> bool:
         """Whether the answer is whole, or will not come."""
         return self._rooms[room_id].over
 
     def close(self) -> None:
-        """Ends both connections."""
-        for link in self.links.values():
+        """Ends all connections."""
+        for link in self.all_links():
             link.close()
+
+    def all_links(self) -> list[EngineLink]:
+        """Prefill's first."""
+        return [*self.links["prefill"], *self.links["decode"]]
 
     def _tell(self, room: _Room, side: Side) -> None:
         room.told.add(side)
-        if side in self._gone:
-            self._heard.put((side, _gone_message(side, room.work.room)))
-        self.links[side].send(room.work.to_message())
+        link = room.at[side]
+        if link in self._gone:
+            self._heard.put((link, _gone_message(side, room.work.room)))
+        link.send(room.work.to_message())
 
-    def _take(self, side: Side, message: Message) -> list[Heard]:
+    def _take(self, link: EngineLink, message: Message) -> list[Heard]:
+        side = link.side
         event, room_id = str(message.get("event")), message.get("room", -1)
         heard = [Heard(side, room_id, event, message)]
         if event == "gone":
-            self._gone.add(side)
+            self._gone.add(link)
             for known_id, known in self._rooms.items():
-                if not known.over and side in known.told and side not in known.ended:
-                    heard += self._take(side, _gone_message(side, known_id))
+                its = known.at[side] is link and side in known.told and side not in known.ended
+                if its and not known.over:
+                    heard += self._take(link, _gone_message(side, known_id))
             return heard
         room = self._rooms.get(room_id)
         if room is not None and not room.over:
@@ -205,7 +239,7 @@ class Router:
             if side not in room.opened and other in room.told:
                 # No agent knows, so nobody else can tell the other engine.
                 detail = {"detail": f"the {side} engine refused the room"}
-                self.links[other].send({"op": "abort", "room": room.work.room, **detail})
+                room.at[other].send({"op": "abort", "room": room.work.room, **detail})
         elif event == "done":
             room.over = True
 
@@ -219,8 +253,10 @@ def _gone_message(side: Side, room: int) -> Message:
 def main(arguments: list[str] | None = None) -> int:
     """Asks running engines one question; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tiny_engine.router")
-    parser.add_argument("--prefill", required=True, type=Path, help="socket of the prefill engine")
-    parser.add_argument("--decode", required=True, type=Path, help="socket of the decode engine")
+    paths = {"required": True, "type": Path, "nargs": "+"}
+    parser.add_argument("--prefill", help="sockets of the prefill engine's replicas", **paths)
+    parser.add_argument("--decode", help="sockets of the decode engine's replicas", **paths)
+    parser.add_argument("--find-by", choices=("modulo", "hint", "directory"), default="modulo")
     parser.add_argument("--max-tokens", type=int, default=128, help="longest answer, in tokens")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--seed", type=int, default=0)
@@ -228,7 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("prompt", help="what to ask")
     options = parser.parse_args(arguments)
     try:
-        router = Router(options.prefill, options.decode)
+        router = Router(options.prefill, options.decode, options.find_by)
     except EngineGoneError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

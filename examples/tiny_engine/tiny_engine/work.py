@@ -18,8 +18,9 @@ class BadWorkError(ValueError):
 class Work:
     """One request, the same message for both engines.
 
-    Decode takes `prefill_engine` and `digest` from it, and sampling from the aux row; prefill takes
-    the rest. `wait_for_grant` makes prefill wait until decode has granted pages before it computes;
+    Decode takes `prefill_engine`, `prefill_dp_rank` and `digest` from it, and sampling from the aux
+    row; prefill takes the rest. `wait_for_grant` makes prefill wait until decode has granted pages
+    before it computes;
     `digest` makes decode tell the SHA-256 of each of the prompt's pages when they have come.
     """
 
@@ -32,6 +33,7 @@ class Work:
     seed: int = 0
     wait_for_grant: bool = False
     digest: bool = False
+    prefill_dp_rank: int | None = None  # None: decode's agent finds it
 
     def sampler(self) -> Sampler:
         """The state of sampling before the first token."""
@@ -61,6 +63,8 @@ class Work:
             raise ValueError(f"a prompt has tokens from 0 to {vocabulary - 1}, and at least one")
         if not isinstance(self.prefill_engine, str):
             raise ValueError("prefill_engine is a name")
+        if self.prefill_dp_rank is not None:
+            _whole("prefill_dp_rank", self.prefill_dp_rank, 0, 65_535)
         _whole("top_k", self.top_k, 0, vocabulary)
         _whole("seed", self.seed, 0, (1 << 64) - 1)
         self.sampler()

@@ -102,6 +102,6 @@ def running(
             thread.start()
             stack.callback(thread.join, WAIT_SECONDS)
             stack.callback(engine.stop)
-        router = Router(options[0].listen, options[1].listen)
+        router = Router([options[0].listen], [options[1].listen])
         stack.callback(router.close)
         yield Pair(fabric, agents, prefill, decode, router, [])

@@ -140,7 +140,7 @@ def test_lost_agent_ends_rooms_with_a_reason(
 
 
 def test_a_router_that_goes_takes_its_rooms_along(pair: Pair, tokenizer: ChatTokenizer) -> None:
-    other = Router(pair.prefill.options.listen, pair.decode.options.listen)
+    other = Router([pair.prefill.options.listen], [pair.decode.options.listen])
     other.submit(encode(tokenizer, STORY), 500, Sampler())
     while not any(heard.event == "token" for heard in other.poll(5)):
         pass
@@ -151,7 +151,7 @@ def test_a_router_that_goes_takes_its_rooms_along(pair: Pair, tokenizer: ChatTok
 
 def test_bad_work_is_refused(pair: Pair, tokenizer: ChatTokenizer) -> None:
     with pytest.raises(EngineGoneError):
-        Router(pair.decode.options.listen, pair.prefill.options.listen)
+        Router([pair.decode.options.listen], [pair.prefill.options.listen])
     engine = LineSocket.connect(pair.prefill.options.listen, timeout=5)
     answers = engine.messages()
     assert next(answers)["event"] == "hello"
@@ -193,4 +193,4 @@ def test_noise_on_the_socket_ends_that_connection_only(pair: Pair) -> None:
             raw.sendall(noise)
             while raw.recv(4096):
                 pass
-    Router(pair.prefill.options.listen, pair.decode.options.listen).close()
+    Router([pair.prefill.options.listen], [pair.decode.options.listen]).close()
