@@ -16,11 +16,15 @@ namespace pageferry::agent {
 namespace {
 
 absl::Status CheckShapes(const ParallelShape& prefill, const ParallelShape& decode) {
-  if (prefill == decode) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented, Reason::kUnsupported,
-                   absl::StrCat("shapes that differ are not supported yet: prefill ",
-                                ToString(prefill), ", decode ", ToString(decode)),
-                   {{"prefill_shape", ToString(prefill)}, {"decode_shape", ToString(decode)}});
+  // DP ranks hold whole caches, each for itself: any of them can take from any.
+  ParallelShape wanted = decode;
+  wanted.dp = prefill.dp;
+  if (prefill == wanted) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kUnimplemented, Reason::kUnsupported,
+      absl::StrCat("shapes that differ in more than dp are not supported yet: prefill ",
+                   ToString(prefill), ", decode ", ToString(decode)),
+      {{"prefill_shape", ToString(prefill)}, {"decode_shape", ToString(decode)}});
 }
 
 /// Collects the first difference.

@@ -12,7 +12,8 @@
 namespace pageferry::agent {
 
 /// Says whether pages can go from `prefill` to `decode`, both as Hello told them.
-/// kUnimplemented, UNSUPPORTED with "prefill_shape", "decode_shape": the shapes differ.
+/// kUnimplemented, UNSUPPORTED with "prefill_shape", "decode_shape": the shapes differ in more than
+/// dp.
 /// kFailedPrecondition, ENGINES_INCOMPATIBLE with "field", "have" (decode), "got" (prefill):
 /// another namespace, a wrong role, a coordinate that differs in more than dp, or caches that
 /// differ in anything but where they lie. Do not retry.
@@ -31,8 +32,8 @@ struct PrefillRank {
 };
 
 /// The prefill rank that the rank of `query` receives from, where the prefill engine has the shape
-/// `prefill`. kUnimplemented, UNSUPPORTED: the shapes differ. kInvalidArgument, INVALID_FIELD: the
-/// hint lies outside the shape, or the room is negative.
+/// `prefill`. kUnimplemented, UNSUPPORTED: the shapes differ in more than dp. kInvalidArgument,
+/// INVALID_FIELD: the hint lies outside the shape, or the room is negative.
 absl::StatusOr<PrefillRank> PrefillCoordinateFor(const RankQuery& query,
                                                  const ParallelShape& prefill, DpPolicy policy);
 

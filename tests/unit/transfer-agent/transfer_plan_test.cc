@@ -135,8 +135,8 @@ TEST(EnginesMatch, EqualEnginesMeetAndDifferencesAreNamed) {
 
 TEST(EnginesMatch, OtherShapesAreUnsupportedAndNamed) {
   const EngineInfo decode = TestEngine(Role::kDecode);
-  for (const ParallelShape& shape : {ParallelShape{.dp = 2}, ParallelShape{.cp = 2},
-                                     ParallelShape{.tp = 2}, ParallelShape{.pp = 2}}) {
+  for (const ParallelShape& shape :
+       {ParallelShape{.cp = 2}, ParallelShape{.tp = 2}, ParallelShape{.dp = 2, .pp = 2}}) {
     EngineInfo prefill = TestEngine(Role::kPrefill);
     prefill.shape = shape;
     const absl::Status status = EnginesMatch(prefill, decode);
@@ -144,6 +144,18 @@ TEST(EnginesMatch, OtherShapesAreUnsupportedAndNamed) {
     EXPECT_EQ(MetadataOf(status).at("prefill_shape"), ToString(shape));
     EXPECT_EQ(MetadataOf(status).at("decode_shape"), ToString(decode.shape));
   }
+}
+
+TEST(EnginesMatch, OneEngineMayHaveMoreDpRanks) {
+  const EngineInfo decode = TestEngine(Role::kDecode);
+  EngineInfo prefill = TestEngine(Role::kPrefill);
+  prefill.shape.dp = 3;
+  prefill.coordinate.dp = 2;
+  EXPECT_THAT(EnginesMatch(prefill, decode), IsOk());
+  const RankQuery query{.room = RoomId(5), .shape = decode.shape};
+  ASSERT_OK_AND_ASSIGN(const PrefillRank rank,
+                       PrefillCoordinateFor(query, prefill.shape, DpPolicy::kRoomModulo));
+  EXPECT_EQ(rank.coordinate.dp, 2);
 }
 
 TEST(EnginesMatch, PrefillRankOfARoom) {
