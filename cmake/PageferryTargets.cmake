@@ -145,6 +145,11 @@ function(_pageferry_test_properties)
   if(PAGEFERRY_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
   endif()
+  set(ucx "")
+  if(PAGEFERRY_SANITIZE)
+    # UCX patches mmap() and its kin as it is loaded, which the sanitizers have replaced.
+    set(ucx ";UCX_MEM_EVENTS=n")
+  endif()
   set(sanitizers "")
   if(PAGEFERRY_SYMBOLIZER)
     set(sanitizers ":external_symbolizer_path=${PAGEFERRY_SYMBOLIZER}")
@@ -160,6 +165,6 @@ function(_pageferry_test_properties)
       "PAGEFERRY_ROOT=${PROJECT_SOURCE_DIR};PAGEFERRY_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};\
 ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1${sanitizers};\
 UBSAN_OPTIONS=print_stacktrace=1${sanitizers};\
-TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1${sanitizers};\
+TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1${sanitizers}${ucx};\
 ${arg_ENVIRONMENT}")
 endfunction()

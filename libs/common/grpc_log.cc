@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "libs/common/clock.h"
 #include "libs/common/log.h"
+#include "libs/common/tls_failures.h"
 #endif
 
 namespace pageferry {
@@ -23,14 +24,26 @@ namespace pageferry {
 namespace {
 
 LogArea grpc_log("grpc");
+LogArea tls_log("tls");
 
 void OnGrpcLog(gpr_log_func_args* line) {
   static auto* const limit = new LogRateLimit(absl::Seconds(1), 20);  // NOLINT: used at exit
   const LogLevel level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kVerbose;
+  // Each is counted, also those that are not written.
+  const std::optional<TlsFailure> failure = TlsFailureOf(line->message);
+  if (failure.has_value()) CountTlsFailure(*failure);
   if (!grpc_log.enabled(level)) return;
   const std::optional<int64_t> suppressed = limit->Admit(RealClock::Get().Now());
   if (!suppressed.has_value()) return;
+  if (failure.has_value()) {
+    Log(level, tls_log, "handshake_failed",
+        {{"reason", TlsFailureName(*failure)},
+         {"why", TlsFailureText(*failure)},
+         {"message", line->message},
+         {"suppressed", *suppressed}});
+    return;
+  }
   absl::string_view file = line->file;
   file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
   Log(level, grpc_log, "grpc_message",

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
@@ -30,6 +31,7 @@
 #include "libs/common/grpc_health.h"
 #include "libs/common/host_port.h"
 #include "libs/common/status.h"
+#include "libs/common/tls.h"
 #include "libs/common/unix_socket.h"
 
 namespace pageferry {
@@ -87,8 +89,9 @@ absl::StatusOr<Listener> ParseListener(const std::string& address, bool any_host
   if (!any_host && !IsLoopback(listener.host_port->host)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, Reason::kPolicy,
                      absl::StrCat("address ", address,
-                                  " can be reached by other hosts and there is no TLS: listen on "
-                                  "loopback or a unix socket, or give --insecure"),
+                                  " can be reached by other hosts and there is no TLS: give "
+                                  "--tls-cert, --tls-key and --tls-ca, listen on loopback or a "
+                                  "unix socket, or give --insecure"),
                      {{"address", address}, {"required", "tls"}, {"offered", "insecure"}});
   }
   return listener;
@@ -115,9 +118,13 @@ void SetCommonOptions(const GrpcServerOptions& options, grpc::ServerBuilder& bui
 
 // Starts `builder` on all `listeners`, or says which one failed and why; gRPC itself only logs it.
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartOn(std::vector<Listener>& listeners,
+                                                      const Tls* tls,
                                                       grpc::ServerBuilder& builder) {
   for (Listener& listener : listeners) {
-    builder.AddListeningPort(listener.Address(), grpc::InsecureServerCredentials(),
+    builder.AddListeningPort(listener.Address(),
+                             tls != nullptr && listener.host_port.has_value()
+                                 ? tls->server()
+                                 : grpc::InsecureServerCredentials(),
                              &listener.bound_port);
   }
   std::unique_ptr<grpc::Server> server;
@@ -181,8 +188,9 @@ absl::StatusOr<GrpcServer> GrpcServer::Start(GrpcServerOptions options) {
   for (const std::string& name : options.health_names) impl.health.Set(name, false);
   impl.health_service = MakeHealthService(impl.health);
   for (const std::string& address : options.addresses) {
-    PAGEFERRY_ASSIGN_OR_RETURN(Listener listener,
-                               ParseListener(address, options.credentials.insecure));
+    PAGEFERRY_ASSIGN_OR_RETURN(
+        Listener listener,
+        ParseListener(address, options.credentials.insecure || options.credentials.tls != nullptr));
     impl.listeners.push_back(std::move(listener));
   }
   grpc::ServerBuilder builder;
@@ -190,7 +198,8 @@ absl::StatusOr<GrpcServer> GrpcServer::Start(GrpcServerOptions options) {
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
   for (grpc::Service* const service : options.services) builder.RegisterService(service);
   builder.RegisterService(impl.health_service.get());
-  PAGEFERRY_ASSIGN_OR_RETURN(impl.server, StartOn(impl.listeners, builder));
+  PAGEFERRY_ASSIGN_OR_RETURN(impl.server,
+                             StartOn(impl.listeners, options.credentials.tls.get(), builder));
   for (const Listener& listener : impl.listeners) impl.addresses.push_back(listener.Address());
   if (options.health_address.empty()) return started;
 
@@ -201,7 +210,8 @@ absl::StatusOr<GrpcServer> GrpcServer::Start(GrpcServerOptions options) {
   health_builder.RegisterService(impl.probe_health_service.get());
   PAGEFERRY_ASSIGN_OR_RETURN(Listener listener, ParseListener(options.health_address, true));
   impl.health_listeners.push_back(std::move(listener));
-  PAGEFERRY_ASSIGN_OR_RETURN(impl.health_server, StartOn(impl.health_listeners, health_builder),
+  PAGEFERRY_ASSIGN_OR_RETURN(impl.health_server,
+                             StartOn(impl.health_listeners, nullptr, health_builder),
                              Annotate(_, "health"));
   return started;
 }
@@ -258,7 +268,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  const bool clear = options.credentials.tls == nullptr || absl::StartsWith(target, "unix:");
+  return grpc::CreateCustomChannel(
+      target, clear ? grpc::InsecureChannelCredentials() : options.credentials.tls->channel(),
+      arguments);
 }
 
 }  // namespace pageferry

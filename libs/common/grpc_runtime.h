@@ -19,9 +19,12 @@ class Service;
 
 namespace pageferry {
 
-/// How one end proves who it is. TLS has its place here and comes later; until then there is only
-/// clear text.
+class Tls;
+
+/// How one end proves who it is.
 struct Credentials {
+  /// For TCP addresses; null: clear text. Unix sockets and the health port are always clear text.
+  std::shared_ptr<const Tls> tls;
   /// Listen in clear text on addresses that other hosts reach (`--insecure`).
   bool insecure = false;
 };
@@ -62,7 +65,7 @@ class GrpcServer {
   /// Returns when all addresses are listened on, or none.
   /// kInvalidArgument, INVALID_FIELD: an address that does not parse or is not of this host; a
   /// message bound out of range.
-  /// kFailedPrecondition, POLICY: an address that other hosts reach, without `insecure`.
+  /// kFailedPrecondition, POLICY: an address that other hosts reach, without TLS or `insecure`.
   /// kUnavailable, IN_USE with "address": taken by another server.
   static absl::StatusOr<GrpcServer> Start(GrpcServerOptions options);
 

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "libs/common/tls_failures.h"
 
 namespace pageferry {
 namespace {
@@ -92,6 +93,15 @@ Families ProcessMetrics::Collect() const {
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     Add("process_max_fds", "Limit of open file descriptors.", kGauge,
         static_cast<double>(limit.rlim_cur), families);
+  }
+  prometheus::MetricFamily& tls = families.emplace_back();
+  tls.name = "pageferry_process_tls_handshake_failures_total";
+  tls.help = "TLS handshakes that failed, of clients that dial this process and of its own.";
+  tls.type = kCounter;
+  for (const TlsFailure failure : kTlsFailures) {
+    prometheus::ClientMetric& metric = tls.metric.emplace_back();
+    metric.label.push_back({"reason", std::string(TlsFailureName(failure))});
+    metric.counter.value = static_cast<double>(TlsFailureCount(failure));
   }
   return families;
 }

@@ -12,6 +12,7 @@
 #include "libs/common/metrics.h"
 #include "libs/common/metrics_server.h"
 #include "libs/common/status.h"
+#include "libs/common/tls.h"
 #include "libs/common/topology.h"
 #include "services/bootstrap/bootstrap_probe.h"
 #include "services/bootstrap/edge.h"
@@ -158,14 +159,17 @@ absl::StatusOr<BootstrapServer> BootstrapServer::Start(const ServerOptions& opti
                   .hub = *impl->hub,
                   .probe = impl->probe,
                   .clock = clock});
-  PAGEFERRY_ASSIGN_OR_RETURN(impl->server,
-                             GrpcServer::Start({.addresses = {options.listen},
-                                                .services = {impl->edge->service()},
-                                                .health_address = health,
-                                                .health_names = {kServiceName},
-                                                .max_message_bytes = options.max_message,
-                                                .reflection = options.reflection,
-                                                .credentials = {.insecure = options.insecure}}));
+  PAGEFERRY_ASSIGN_OR_RETURN(std::shared_ptr<const Tls> tls, Tls::Load(options.tls));
+  const bool clear = tls == nullptr;
+  PAGEFERRY_ASSIGN_OR_RETURN(
+      impl->server,
+      GrpcServer::Start({.addresses = {options.listen},
+                         .services = {impl->edge->service()},
+                         .health_address = health,
+                         .health_names = {kServiceName},
+                         .max_message_bytes = options.max_message,
+                         .reflection = options.reflection,
+                         .credentials = {.tls = std::move(tls), .insecure = options.insecure}}));
   impl->address = impl->server->addresses().front();
   impl->port = impl->server->port();
   impl->health_port = impl->server->health_port();
@@ -184,7 +188,7 @@ absl::StatusOr<BootstrapServer> BootstrapServer::Start(const ServerOptions& opti
     impl->metrics_port = impl->metrics_server->port();
   }
   registry.Set(kServiceName, true);
-  if (options.insecure && !IsLoopback(listen.host)) {
+  if (options.insecure && clear && !IsLoopback(listen.host)) {
     Log(LogLevel::kWarning, bootstrap_log, "insecure", {{"address", impl->address}});
   }
   Log(LogLevel::kInfo, bootstrap_log, "listening",

@@ -45,6 +45,7 @@ void AddFlags(Flags& flags, ServerOptions& server, ProgramOptions& program) {
               "largest message, both ways.");
   flags.Duration("drain-timeout", &server.drain_timeout, absl::ZeroDuration(), ten_minutes,
                  "how long calls may go on after SIGTERM");
+  AddTlsFlags(flags, server.tls);
   flags.Group("Leases");
   flags.Duration("default-lease-ttl", &server.default_lease_ttl, second, ten_minutes,
                  "time to live of a rank's lease where the agent asks for none.");

@@ -9,6 +9,7 @@
 #include "libs/common/ids.h"
 #include "libs/common/log.h"
 #include "libs/common/scheduler.h"
+#include "libs/common/tls_options.h"
 
 namespace pageferry::bootstrap {
 
@@ -20,6 +21,7 @@ struct ServerOptions {
   /// As above, with the port after that.
   std::string metrics_listen = "auto";
   bool insecure = false;
+  TlsOptions tls;
   bool reflection = true;
   ByteCount max_message = ByteCount(4 << 20);
 

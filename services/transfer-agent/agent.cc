@@ -19,6 +19,7 @@
 #include "libs/common/metrics_server.h"
 #include "libs/common/release_later.h"
 #include "libs/common/status.h"
+#include "libs/common/tls.h"
 #include "libs/transport/local_transport.h"
 #include "libs/transport/orphan_pools.h"
 #include "libs/transport/ucx_transport.h"
@@ -104,6 +105,7 @@ struct Agent::Base {
   TransportPolicy policy;
   MetricRegistry registry;
   AgentProbe probe{registry};
+  std::shared_ptr<const Tls> tls;
   std::unique_ptr<transport::UcxTransport> tcp;
 };
 
@@ -175,9 +177,12 @@ Agent::Impl::Impl(std::unique_ptr<Base> made)
           .policy = base->policy,
           .addresses = {}},
       bootstrap(loop, options.bootstrap,
-                {.max_message_bytes = options.max_message, .max_backoff = options.backoff.max}),
-      connector(loop,
-                {.max_message_bytes = options.max_message, .max_backoff = options.backoff.max}),
+                {.max_message_bytes = options.max_message,
+                 .max_backoff = options.backoff.max,
+                 .credentials = {.tls = base->tls}}),
+      connector(loop, {.max_message_bytes = options.max_message,
+                       .max_backoff = options.backoff.max,
+                       .credentials = {.tls = base->tls}}),
       pools(loop, *pool_worker, ListOf(AllTransports()),
             {.agent = id,
              .shm_dir = options.shm_dir,
@@ -246,14 +251,15 @@ absl::Status Agent::Impl::Start() {
   started = true;
 
   peer_service = MakePeerService(loop, acceptor);
-  PAGEFERRY_ASSIGN_OR_RETURN(peer_server,
-                             GrpcServer::Start({.addresses = {options.peer_listen},
-                                                .services = {peer_service.get()},
-                                                .health_address = health_address,
-                                                .health_names = {kEngineService, kPeerService},
-                                                .max_message_bytes = options.max_message,
-                                                .reflection = options.reflection,
-                                                .credentials = {.insecure = options.insecure}}));
+  PAGEFERRY_ASSIGN_OR_RETURN(
+      peer_server,
+      GrpcServer::Start({.addresses = {options.peer_listen},
+                         .services = {peer_service.get()},
+                         .health_address = health_address,
+                         .health_names = {kEngineService, kPeerService},
+                         .max_message_bytes = options.max_message,
+                         .reflection = options.reflection,
+                         .credentials = {.tls = base->tls, .insecure = options.insecure}}));
   peer_address = peer_server->addresses().front();
   peer_port = peer_server->port();
   health_port = peer_server->health_port();
@@ -286,13 +292,14 @@ absl::Status Agent::Impl::Start() {
                                       .own = own,
                                       .peer_endpoint = endpoint,
                                       .version = VersionText("pageferry-agent")});
-  PAGEFERRY_ASSIGN_OR_RETURN(engine_server,
-                             GrpcServer::Start({.addresses = options.engine_listen,
-                                                .services = {engine_service.get()},
-                                                .health_names = {kEngineService, kPeerService},
-                                                .max_message_bytes = options.max_message,
-                                                .reflection = options.reflection,
-                                                .credentials = {.insecure = options.insecure}}));
+  PAGEFERRY_ASSIGN_OR_RETURN(
+      engine_server,
+      GrpcServer::Start({.addresses = options.engine_listen,
+                         .services = {engine_service.get()},
+                         .health_names = {kEngineService, kPeerService},
+                         .max_message_bytes = options.max_message,
+                         .reflection = options.reflection,
+                         .credentials = {.tls = base->tls, .insecure = options.insecure}}));
   engine_addresses = engine_server->addresses();
   Do([this] {
     health = {&engine_server->health(), &peer_server->health()};
@@ -306,7 +313,7 @@ absl::Status Agent::Impl::Start() {
        {"advertised", ToString(endpoint)},
        {"health_port", health_port},
        {"metrics_port", metrics_port}});
-  if (options.insecure && !IsLoopback(listen.host)) {
+  if (options.insecure && base->tls == nullptr && !IsLoopback(listen.host)) {
     Log(LogLevel::kWarning, log_area, "insecure", {{"address", peer_address}});
   }
   return absl::OkStatus();
@@ -410,6 +417,7 @@ absl::StatusOr<Agent> Agent::Start(const AgentOptions& options) {
   auto base = std::make_unique<Base>();
   base->options = std::move(used);
   PAGEFERRY_ASSIGN_OR_RETURN(base->policy, TransportPolicyOf(base->options));
+  PAGEFERRY_ASSIGN_OR_RETURN(base->tls, Tls::Load(base->options.tls));
   PAGEFERRY_ASSIGN_OR_RETURN(base->tcp, StartTcp(base->options, base->policy, base->probe));
   auto impl = std::make_unique<Impl>(std::move(base));
   PAGEFERRY_RETURN_IF_ERROR(impl->Start());

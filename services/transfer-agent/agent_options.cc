@@ -139,6 +139,7 @@ void AddFlags(Flags& flags, AgentOptions& agent, AgentProgramOptions& program) {
   flags.Bool("insecure", &agent.insecure,
              "listen in clear text on addresses that other hosts reach");
   flags.Bool("reflection", &agent.reflection, "serve gRPC reflection");
+  AddTlsFlags(flags, agent.tls);
   flags.Group("Agent");
   flags.String("agent-id", &agent.agent_id,
                "name of this agent; after a crash, one of the same name adopts its pools; default: "

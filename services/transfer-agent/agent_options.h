@@ -11,6 +11,7 @@
 #include "libs/common/flags.h"
 #include "libs/common/ids.h"
 #include "libs/common/log.h"
+#include "libs/common/tls_options.h"
 #include "services/transfer-agent/peer_session.h"
 #include "services/transfer-agent/transport_choice.h"
 
@@ -36,6 +37,7 @@ struct AgentOptions {
   std::string tcp_device;
   bool allow_insecure_data_path = false;
   bool insecure = false;
+  TlsOptions tls;  ///< for TCP: servers, and as a client of peers and the bootstrap service
   bool reflection = true;
 
   int64_t copy_threads = 2;

@@ -6,9 +6,9 @@
 
 namespace pageferry::agent {
 
-/// Who calls. Without TLS there is no identity.
+/// Who calls. Without mTLS there is no identity.
 struct Caller {
-  std::string identity;  ///< a SAN; empty in clear text
+  std::string identity;  ///< CallerIdentity; empty in clear text
   std::string address;   ///< gRPC's peer string
 };
 
@@ -16,7 +16,8 @@ struct Caller {
 enum class Action { kServeEngine, kOperate, kPeer };
 
 /// Asked at the edge of every rpc, before anything else. kPermissionDenied, NOT_PERMITTED.
-/// Without a policy, which comes with TLS, everybody who reaches the listener may do all.
+/// Without a policy, which comes with the issue "Security", everybody who reaches the listener may
+/// do all.
 inline absl::Status Authorize(const Caller& caller, Action action) {
   static_cast<void>(caller);
   static_cast<void>(action);

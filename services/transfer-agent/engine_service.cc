@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "libs/common/error.h"
+#include "libs/common/grpc_identity.h"
 #include "libs/common/grpc_status.h"
 #include "pageferry/agent/v1/agent.grpc.pb.h"
 #include "services/transfer-agent/authorize.h"
@@ -25,7 +26,7 @@ namespace pageferry::agent {
 namespace {
 
 Caller CallerOf(const grpc::CallbackServerContext& context) {
-  return {.identity = "", .address = context.peer()};
+  return {.identity = CallerIdentity(context), .address = context.peer()};
 }
 
 /// One unary call: finished exactly once, also where the loop drops it unrun.

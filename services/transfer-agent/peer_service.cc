@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libs/common/error.h"
+#include "libs/common/grpc_identity.h"
 #include "libs/common/log.h"
 #include "pageferry/peer/v1/peer.grpc.pb.h"
 #include "services/transfer-agent/authorize.h"
@@ -87,7 +88,10 @@ class PeerService final : public peer_pb::PeerTransfer::CallbackService {
   grpc::ServerBidiReactor<peer_pb::DecodeFrame, peer_pb::PrefillFrame>* Session(
       grpc::CallbackServerContext* context) override {
     const auto stream = std::make_shared<AcceptedStream>(loop_, *context, acceptor_);
-    stream->Begin(Authorize({.identity = "", .address = context->peer()}, Action::kPeer));
+    const Caller caller{.identity = CallerIdentity(*context), .address = context->peer()};
+    Log(LogLevel::kVerbose, log_area, "peer_calls",
+        {{"identity", caller.identity}, {"address", caller.address}});
+    stream->Begin(Authorize(caller, Action::kPeer));
     loop_.Post([stream] { stream->Accept(); });
     return stream.get();
   }

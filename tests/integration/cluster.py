@@ -99,14 +99,14 @@ class Program:
 class Cluster:
     """Programs of one test, in one folder; ends them all."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, flags: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.tag = secrets.token_hex(4)
         self.programs: list[Program] = []
         self.bootstrap = self._start(
             "bootstrap",
             "pageferry-bootstrap",
-            ["--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0"],
+            ["--listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0", *flags],
         )
 
     def _start(self, name: str, binary: str, flags: list[str]) -> Program:
@@ -121,8 +121,9 @@ class Cluster:
 
     def agent(self, name: str, *flags: str) -> Program:
         """Starts an agent; `name` is unique in the cluster."""
+        unix = [f"--engine-listen=unix:{self.folder}/{name}.sock"]
         arguments = [
-            f"--engine-listen=unix:{self.folder}/{name}.sock",
+            *([] if any(flag.startswith("--engine-listen") for flag in flags) else unix),
             "--peer-listen=127.0.0.1:0",
             "--health-listen=127.0.0.1:0",
             f"--bootstrap={self.bootstrap_target}",
@@ -155,10 +156,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(*flags: str) -> Iterator[Cluster]:
     """A bootstrap service in a folder of its own; nothing of it is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="pf-") as folder:
-        running = Cluster(pathlib.Path(folder))
+        running = Cluster(pathlib.Path(folder), flags)
         try:
             yield running
         finally:

@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import secrets
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tiny_engine.demo_options import DemoOptions
 from tiny_engine.demo_processes import DemoError, Processes, Signals
@@ -32,6 +33,15 @@ class Addresses:
     lines: dict[str, str] = field(default_factory=dict)
 
 
+def make_certs(folder: Path) -> Path:
+    """Throw-away certificates, as `./dev certs` makes them. Raises DemoError."""
+    script = _PACKAGE.parents[1] / ".ci" / "certs.sh"
+    made = subprocess.run([str(script), str(folder)], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise DemoError(f"no certificates: {made.stderr.strip()}")
+    return folder
+
+
 class Cluster:
     """Starts and ends the services. For the main thread; owns the processes and the router."""
 
@@ -49,8 +59,10 @@ class Cluster:
         self._options = options
         # In the names of agents, and so of their shared memory.
         self._run = f"demo-{os.getpid()}-{secrets.token_hex(3)}"
+        self._certs = make_certs(folder / "certs") if options.mtls else None
         self._processes = Processes(folder, self._run, signals)
         self._shm: set[Path] = set()
+        self._targets: dict[tuple[Side, int], str] = {}
         self._router: Router | None = None
         self.addresses = Addresses()
 
@@ -69,12 +81,19 @@ class Cluster:
 
     def start(self, pages: int) -> Router:
         """Starts everything, as much as possible at once; returns when both engines take rooms."""
-        self._start_binary("bootstrap", "pageferry-bootstrap", ["--listen", "127.0.0.1:0"])
+        flags = ["--listen", "127.0.0.1:0", *self._tls_flags("bootstrap")]
+        self._start_binary("bootstrap", "pageferry-bootstrap", flags)
         ports = self._ports("bootstrap")
         self.addresses.bootstrap = f"127.0.0.1:{ports['grpc']}"
         self._note("bootstrap", self.addresses.bootstrap, ports)
         for side, rank in self._replicas():
             self._start_agent(side, rank)
+        for side, rank in self._replicas():
+            if self._certs is not None:
+                # Engines dial a port, which is known when their agent listens.
+                self._targets[side, rank] = str(
+                    self._ports(self._name(side, rank, "agent"))["engine"]
+                )
             self._start_engine(side, rank, pages)
         for side, rank in self._replicas():
             name = self._name(side, rank, "agent")
@@ -123,6 +142,8 @@ class Cluster:
 
     def agent_target(self, side: Side, rank: int) -> str:
         """Where an agent serves its engine and operators."""
+        if self._certs is not None:
+            return self._targets.get((side, rank), "127.0.0.1:0")
         return f"unix:{self._folder}/{side}-{rank}-agent.sock"
 
     def _start_binary(self, name: str, binary: str, flags: list[str]) -> None:
@@ -135,7 +156,7 @@ class Cluster:
         flags = ["--engine-listen", self.agent_target(side, rank), "--peer-listen", "127.0.0.1:0"]
         flags += ["--bootstrap", self.addresses.bootstrap]
         flags += ["--agent-id", f"{self._run}-{side}-{rank}"]
-        flags += ["--transports", self._options.transport]
+        flags += ["--transports", self._options.transport, *self._tls_flags("agent")]
         self._start_binary(self._name(side, rank, "agent"), "pageferry-agent", flags)
 
     def _start_engine(self, side: Side, rank: int, pages: int) -> None:
@@ -148,24 +169,31 @@ class Cluster:
         command += ["--dp-size", str(self._options.replicas[side]), "--dp-rank", str(rank)]
         if side == "prefill" and self._options.find_by == "directory":
             command += ["--dp-by-directory"]
+        command += self._tls_flags("client")
         environment = {"PYTHONPATH": os.pathsep.join(path)}
         self._processes.start(self._name(side, rank, "engine"), command, environment)
+
+    def _tls_flags(self, name: str) -> list[str]:
+        if self._certs is None:
+            return []
+        files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
+        return [f"--tls-{flag}={self._certs / file}" for flag, file in files.items()]
 
     def _port_file(self, name: str) -> Path:
         return self._folder / f"{name.replace(' ', '-')}.json"
 
-    def _ports(self, name: str) -> dict[str, int]:
+    def _ports(self, name: str) -> dict[str, Any]:
         path = self._port_file(name)
 
-        def read() -> dict[str, int] | None:
+        def read() -> dict[str, Any] | None:
             with contextlib.suppress(FileNotFoundError, ValueError):
-                ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+                ports: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
                 return ports
             return None
 
         return self._processes.wait_for(f"the ports of the {name}", read, _START_SECONDS, of=name)
 
-    def _note(self, name: str, where: str, ports: dict[str, int]) -> None:
+    def _note(self, name: str, where: str, ports: dict[str, Any]) -> None:
         more = f"metrics http://127.0.0.1:{ports['metrics']}/metrics, health :{ports['health']}"
         self.addresses.lines[name] = f"{where}, {more}"
 

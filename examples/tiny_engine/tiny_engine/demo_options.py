@@ -24,6 +24,7 @@ examples:
   ./dev demo
   ./dev demo --transport tcp
   ./dev demo --prefill dp2 --decode dp2 --find-by directory
+  ./dev demo --mtls
   ./dev demo --prompts questions.txt --max-tokens 100 --json result.json
   ./dev demo --kill-prefill-after 2 --kill engine
   ./dev demo --keep
@@ -50,6 +51,7 @@ class DemoOptions:
     transport: str
     replicas: dict[Side, int]
     find_by: FindBy
+    mtls: bool
     prompts: tuple[Prompt, ...]
     keep: bool
     kill_after: int
@@ -81,6 +83,11 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         choices=("modulo", "hint", "directory"),
         default="modulo",
         help="how decode finds the prefill replica that has a room (default modulo)",
+    )
+    add(
+        "--mtls",
+        action="store_true",
+        help="TCP instead of unix sockets, with throw-away certificates that all must show",
     )
     add("--prompts", type=Path, metavar="FILE", help="one prompt a line, or a JSON list")
     add("--max-tokens", type=int, default=40, metavar="N", help="longest answer (default 40)")
@@ -127,6 +134,7 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         transport=given.transport,
         replicas={"prefill": given.prefill, "decode": given.decode},
         find_by=given.find_by,
+        mtls=given.mtls,
         prompts=prompts,
         keep=given.keep,
         kill_after=given.kill_prefill_after,

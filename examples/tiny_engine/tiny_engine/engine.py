@@ -52,7 +52,9 @@ class Engine(ABC):
         self._stopping = False
         self._backpressure = False
         with contextlib.ExitStack() as undo:
-            self.agent = pf.Agent.connect(options.agent, timeout=options.start_seconds)
+            self.agent = pf.Agent.connect(
+                options.agent, timeout=options.start_seconds, tls=options.tls
+            )
             undo.callback(self.agent.close)
             aux_offset = self.layout.total_bytes
             size = aux_offset + options.aux_slots * AUX_BYTES

@@ -33,7 +33,11 @@ def run_engine(engine_class: type[Engine], arguments: list[str] | None = None) -
         action="store_true",
         help="prefill: rooms are found by the bootstrap service's directory, not by their number",
     )
+    for name in ("ca", "cert", "key"):
+        parser.add_argument(f"--tls-{name}", type=Path, help="PEM file, for an agent on TCP")
     options = parser.parse_args(arguments)
+    if options.tls_ca is None and (options.tls_cert or options.tls_key):
+        parser.error("--tls-cert and --tls-key need --tls-ca")
     if not 0 <= options.dp_rank < options.dp_size:
         parser.error("--dp-rank must be below --dp-size")
     # From here to the end a signal ends the process in an orderly way, and only once.
@@ -51,6 +55,7 @@ def run_engine(engine_class: type[Engine], arguments: list[str] | None = None) -
                 dp_size=options.dp_size,
                 dp_rank=options.dp_rank,
                 dp_by_directory=options.dp_by_directory,
+                tls=options.tls_ca and pf.Tls(options.tls_ca, options.tls_cert, options.tls_key),
             ),
         )
     except (pf.PageferryError, OSError, RuntimeError) as error:

@@ -34,6 +34,7 @@ class EngineOptions:
     dp_size: int = 1
     dp_rank: int = 0
     dp_by_directory: bool = False
+    tls: pf.Tls | None = None
     aux_slots: int = 64
     start_seconds: float = 30.0
     room_seconds: float = 120.0

@@ -53,6 +53,7 @@ from pageferry.profile import (
 from pageferry.rooms import ReceiveRoom, Room, RoomResult, SendRoom
 from pageferry.session import Session
 from pageferry.shape import ParallelShape, RankCoordinate
+from pageferry.tls import Tls
 from pageferry.watch import EngineWatch, WatchEvent
 
 __version__ = "0.1.0"
@@ -102,6 +103,7 @@ __all__ = [
     "StateComponent",
     "StateEntry",
     "StateKind",
+    "Tls",
     "WatchEvent",
     "stacked_entries",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from pageferry.errors import from_rpc_error
+from pageferry.tls import Tls
 
 _OPTIONS = (
     # Both ends agree on these: the services accept pings down to 5 s apart.
@@ -27,10 +28,10 @@ _OPTIONS = (
 )
 
 
-def make(target: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
-    """A channel; plain text where there are no credentials."""
-    if credentials is not None:
-        return grpc.secure_channel(target, credentials, options=_OPTIONS)
+def make(target: str, tls: Tls | None = None) -> grpc.Channel:
+    """A channel; in clear text without `tls`, and to unix sockets."""
+    if tls is not None and not target.startswith("unix:"):
+        return grpc.secure_channel(target, tls.credentials(), options=_OPTIONS)
     return grpc.insecure_channel(target, options=_OPTIONS)
 
 

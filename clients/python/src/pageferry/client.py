@@ -23,6 +23,7 @@ from pageferry.pools import Pool, import_request
 from pageferry.profile import KvProfile
 from pageferry.session import Session
 from pageferry.shape import ParallelShape, RankCoordinate
+from pageferry.tls import Tls
 
 _log = logging.getLogger("pageferry")
 _EVENTS_AT_MOST = 262_144
@@ -35,11 +36,11 @@ class Agent:
     all of them. Nothing is retried here: the errors say what may be.
     """
 
-    def __init__(self, target: str, *, timeout: float = 10.0) -> None:
+    def __init__(self, target: str, *, timeout: float = 10.0, tls: Tls | None = None) -> None:
         """Makes the client without connecting yet; `timeout` is for each call, in seconds."""
         self.target = target
         self.timeout = timeout
-        self._channel = _channel.make(target)
+        self._channel = _channel.make(target, tls)
         stub: Any = agent_pb2_grpc.TransferAgentStub
         self.stub: Any = stub(self._channel)
         self._lock = threading.Lock()
@@ -48,12 +49,13 @@ class Agent:
         self._closed = False
 
     @classmethod
-    def connect(cls, target: str, *, timeout: float = 10.0) -> Agent:
+    def connect(cls, target: str, *, timeout: float = 10.0, tls: Tls | None = None) -> Agent:
         """Connects to an agent at a gRPC target such as "unix:/run/pageferry/agent.sock".
 
-        Waits up to `timeout` s for it to be up. Raises DeadlineExceeded or Unavailable.
+        Waits up to `timeout` s for it to be up; `tls` is for agents that serve engines over TCP.
+        Raises DeadlineExceeded or Unavailable.
         """
-        agent = cls(target, timeout=timeout)
+        agent = cls(target, timeout=timeout, tls=tls)
         try:
             agent.info(timeout=timeout, wait=True)
         except BaseException:

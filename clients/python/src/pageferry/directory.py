@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-import grpc
-
 from pageferry import _channel
 from pageferry._checks import check_name, check_range, check_timeout
 from pageferry._convert import duration
 from pageferry.bootstrap.v1 import bootstrap_pb2, bootstrap_pb2_grpc
 from pageferry.info import EngineInfo, RankInfo
 from pageferry.shape import RankCoordinate
+from pageferry.tls import Tls
 from pageferry.watch import EngineWatch
 
 
@@ -29,12 +28,12 @@ class Bootstrap:
         target: str,
         *,
         timeout: float = 10.0,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Makes the client without connecting yet."""
         self.target = target
         self.timeout = timeout
-        self._channel = _channel.make(target, credentials)
+        self._channel = _channel.make(target, tls)
         stub: Any = bootstrap_pb2_grpc.BootstrapStub
         self.stub: Any = stub(self._channel)
 
@@ -44,10 +43,10 @@ class Bootstrap:
         target: str,
         *,
         timeout: float = 10.0,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: Tls | None = None,
     ) -> Bootstrap:
         """Connects to a gRPC target such as "127.0.0.1:7000"; waits up to `timeout` s for it."""
-        client = cls(target, timeout=timeout, credentials=credentials)
+        client = cls(target, timeout=timeout, tls=tls)
         try:
             request = bootstrap_pb2.ListEnginesRequest(page_size=1)
             _channel.call(client.stub.ListEngines, request, timeout=timeout, wait_for_ready=True)
