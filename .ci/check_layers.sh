@@ -17,7 +17,7 @@ mapfile -t files < <(list | LC_ALL=C sort | while read -r file; do
   [ ! -f "$file" ] || printf '%s\n' "$file"
 done)
 mapfile -t cpp < <(printf '%s\n' "${files[@]}" |
-  grep -E '^(libs|services|kernels|tests|bench)/.*\.(h|cc|cu|cuh)$' || true)
+  grep -E '^(libs|services|tools|kernels|tests|bench)/.*\.(h|cc|cu|cuh)$' || true)
 
 rc=0
 

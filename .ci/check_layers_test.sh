@@ -10,7 +10,7 @@ cases=0
 # The tree as it should be; each case starts from it.
 fresh() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{libs/common,libs/transport,services/bootstrap,services/transfer-agent,kernels} \
+  mkdir -p "$tree"/{libs/common,libs/transport,services/bootstrap,services/transfer-agent,tools/ctl,kernels} \
     "$tree"/{tests/unit,protos}
   printf '#include <vector>\n// asserts nothing: assert(x) and now() in a comment\n' \
     >"$tree/libs/common/lease_table.cc"
@@ -45,6 +45,10 @@ refuses 'neither protos nor gRPC' libs/transport/a.cc '#include <grpcpp/grpcpp.h
 refuses 'does not know services/' libs/common/a.cc '#include "services/bootstrap/store.h"'
 refuses 'does not know libs/transport/' libs/common/a.cc '#include "libs/transport/transport.h"'
 refuses 'nothing includes tests/' libs/common/a.cc '#include "tests/fakes/fake_clock.h"'
+refuses 'speaks to services through' tools/ctl/a.cc '#include "services/bootstrap/store.h"'
+refuses 'speaks to services through' tools/ctl/a.cc '#include "libs/transport/transport.h"'
+refuses 'nothing but tests includes' services/bootstrap/a.cc '#include "tools/ctl/table.h"'
+refuses 'throws' tools/ctl/a.cc 'throw 1;'
 refuses 'kernels/ sees' kernels/a.cu '#include "libs/common/ids.h"'
 refuses 'UCX is for' services/transfer-agent/a.cc '#include <ucp/api/ucp.h>'
 refuses 'lease_table.cc:3: pure file includes thread' libs/common/lease_table.cc '#include <thread>'

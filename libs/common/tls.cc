@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "absl/time/clock.h"
+#include "libs/common/clock.h"
 #include "libs/common/status.h"
 
 namespace pageferry {
@@ -29,7 +29,7 @@ void RequireTls13() {
 
 absl::StatusOr<std::shared_ptr<const Tls>> Tls::Load(const TlsOptions& options) {
   if (!options.enabled()) return nullptr;
-  PAGEFERRY_RETURN_IF_ERROR(CheckTls(options, absl::Now()));
+  PAGEFERRY_RETURN_IF_ERROR(CheckTls(options, RealClock::Get().WallNow()));
   RequireTls13();
   const auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       options.key, options.cert, options.ca,

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "libs/common/clock.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
 
@@ -67,7 +68,7 @@ void AddTlsFlags(Flags& flags, TlsOptions& tls) {
                "what a client must show: a certificate, or nothing.");
   flags.Duration("tls-reload", &tls.reload, absl::Seconds(1), absl::Hours(24),
                  "how often the files are looked at for new content.");
-  flags.Check([&tls] { return CheckTls(tls, absl::Now()); });
+  flags.Check([&tls] { return CheckTls(tls, RealClock::Get().WallNow()); });
 }
 
 absl::Status CheckTls(const TlsOptions& tls, absl::Time now) {

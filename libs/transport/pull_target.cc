@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <random>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -72,11 +71,7 @@ struct PullTarget::Flow {
 };
 
 PullTarget::PullTarget(const Options& options, SendRead send)
-    : options_(options), send_(std::move(send)) {
-  // So that a request of an earlier life with this peer is taken for none of this one.
-  std::random_device device;
-  last_request_ = (uint64_t{device()} << 32U) ^ device();
-}
+    : options_(options), send_(std::move(send)), last_request_(options.first_request) {}
 
 PullTarget::~PullTarget() { Fail(Cancelled()); }
 

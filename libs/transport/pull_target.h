@@ -40,6 +40,9 @@ class PullTarget {
   struct Options {
     ByteCount window = ByteCount(16 << 20);
     ByteCount slice = ByteCount(wire::kMaxRequest);
+    /// Numbers of requests begin behind it. Random, so that a request of an earlier life with this
+    /// peer is taken for none of this one.
+    uint64_t first_request = 0;
   };
   /// Puts a request on its way; `read.token` is the port's to fill.
   using SendRead = std::function<void(const wire::Read& read, std::vector<wire::Range> ranges)>;

@@ -1,8 +1,7 @@
 #include "libs/transport/pull_wire.h"
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
+#include "libs/common/backoff.h"
 #include "libs/common/error.h"
 
 namespace pageferry::transport::wire {
@@ -42,9 +41,10 @@ absl::StatusOr<Address> DecodeAddress(absl::string_view bytes) {
 }
 
 Token DrawToken() {
-  std::random_device device;
+  const std::array<uint64_t, 2> words = {RandomSeed(), RandomSeed()};
   Token token;
-  for (uint8_t& byte : token) byte = static_cast<uint8_t>(device());
+  static_assert(sizeof(token) == sizeof(words));
+  std::memcpy(token.data(), words.data(), sizeof(token));
   return token;
 }
 

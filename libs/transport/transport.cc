@@ -1,7 +1,12 @@
 #include "libs/transport/transport.h"
 
 #include <array>
+#include <memory>
 #include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace pageferry::transport {
 namespace {
@@ -42,21 +47,29 @@ ByteCount BatchBytes(const std::vector<Step>& steps) {
   return sum;
 }
 
+struct CancelToken::Wakers {
+  absl::Mutex mutex;
+  std::vector<absl::AnyInvocable<void()>> waiting ABSL_GUARDED_BY(mutex);
+};
+
+CancelToken::CancelToken() : wakers_(std::make_unique<Wakers>()) {}
+CancelToken::~CancelToken() = default;
+
 void CancelToken::Cancel() {
-  std::vector<absl::AnyInvocable<void()>> wakers;
+  std::vector<absl::AnyInvocable<void()>> waiting;
   {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock lock(&wakers_->mutex);
     cancelled_.store(true, std::memory_order_release);
-    wakers.swap(wakers_);
+    waiting.swap(wakers_->waiting);
   }
-  for (auto& wake : wakers) wake();
+  for (auto& wake : waiting) wake();
 }
 
 void CancelToken::Watch(absl::AnyInvocable<void()> wake) {
   {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock lock(&wakers_->mutex);
     if (!cancelled_.load(std::memory_order_relaxed)) {
-      wakers_.push_back(std::move(wake));
+      wakers_->waiting.push_back(std::move(wake));
       return;
     }
   }

@@ -7,12 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "libs/common/ids.h"
 #include "libs/common/page_runs.h"
 
@@ -119,6 +117,8 @@ ByteCount BatchBytes(const std::vector<Step>& steps);
 /// Asks running writes to stop. Thread-safe; once set it stays set.
 class CancelToken {
  public:
+  CancelToken();
+  ~CancelToken();
   void Cancel();
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
@@ -127,9 +127,9 @@ class CancelToken {
   void Watch(absl::AnyInvocable<void()> wake);
 
  private:
+  struct Wakers;
   std::atomic<bool> cancelled_{false};
-  absl::Mutex mutex_;
-  std::vector<absl::AnyInvocable<void()>> wakers_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<Wakers> wakers_;
 };
 
 /// What is to be moved.

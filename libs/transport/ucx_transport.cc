@@ -1,11 +1,11 @@
 #include "libs/transport/ucx_transport.h"
 
-#include <random>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "libs/common/backoff.h"
 #include "libs/common/error.h"
 #include "libs/common/status.h"
 #include "libs/transport/slicer.h"
@@ -23,11 +23,6 @@ absl::Status NoTransport(const std::string& why) {
 
 absl::string_view View(const void* bytes, size_t size) {
   return {static_cast<const char*>(bytes), size};
-}
-
-uint64_t DrawNonce() {
-  std::random_device device;
-  return (uint64_t{device()} << 32U) | device();
 }
 
 }  // namespace
@@ -264,7 +259,8 @@ void UcxTransport::ConnectLater(const PeerSpec& spec, ConnectDone done) {
   if (!address.ok()) return std::move(done)(address.status());
   worker_->Post([this, spec, address = *address, done = std::move(done)]() mutable {
     const auto target = std::make_shared<UcxTarget>(
-        *worker_, PullTarget::Options{.window = options_.window}, address.token, DrawNonce());
+        *worker_, PullTarget::Options{.window = options_.window, .first_request = RandomSeed()},
+        address.token, RandomSeed());
     shared_->targets.emplace(target->nonce(), target);
     worker_->RunAt(
         RealClock::Get().Now() + options_.connect_timeout,

@@ -23,6 +23,7 @@
 #include "libs/transport/local_transport.h"
 #include "libs/transport/orphan_pools.h"
 #include "libs/transport/ucx_transport.h"
+#include "services/transfer-agent/agent_listen.h"
 #include "services/transfer-agent/agent_loop.h"
 #include "services/transfer-agent/agent_probe.h"
 #include "services/transfer-agent/drainer.h"
@@ -43,33 +44,6 @@ constexpr char kEngineService[] = "pageferry.agent.v1.TransferAgent";
 constexpr char kPeerService[] = "pageferry.peer.v1.PeerTransfer";
 constexpr absl::Duration kServerGrace = absl::Seconds(3);
 
-/// "auto" and "none" replaced; empty is none.
-absl::StatusOr<std::string> SideAddress(const std::string& wish, const HostPort& main, int offset) {
-  if (wish == "none") return std::string();
-  if (wish != "auto") return wish;
-  if (main.port == 0) return ToString(HostPort{main.host, 0});
-  constexpr int kMaxPort = 65'535;
-  if (main.port + offset <= kMaxPort) return ToString(HostPort{main.host, main.port + offset});
-  return InvalidField("peer-listen", ToString(main), "a port with two more after it, or all given");
-}
-
-absl::StatusOr<HostPort> Advertised(const std::string& wish, const std::string& bound) {
-  PAGEFERRY_ASSIGN_OR_RETURN(HostPort listens, ParseHostPort(bound));
-  if (!wish.empty()) {
-    PAGEFERRY_ASSIGN_OR_RETURN(HostPort advertised, ParseHostPort(wish));
-    if (IsWildcard(advertised.host)) {
-      return InvalidField("advertise", wish, "an address that other hosts can dial");
-    }
-    if (advertised.port == 0) advertised.port = listens.port;
-    return advertised;
-  }
-  if (IsWildcard(listens.host)) {
-    return InvalidField("advertise", "",
-                        "the address that other agents dial, where --peer-listen is a wildcard");
-  }
-  return listens;
-}
-
 using Transports = std::map<transport::TransportKind, transport::Transport*>;
 
 std::vector<transport::Transport*> ListOf(const Transports& transports) {
@@ -77,24 +51,6 @@ std::vector<transport::Transport*> ListOf(const Transports& transports) {
   list.reserve(transports.size());
   for (const auto& [kind, transport] : transports) list.push_back(transport);
   return list;
-}
-
-/// Null where the policy does not allow it.
-absl::StatusOr<std::unique_ptr<transport::UcxTransport>> StartTcp(const AgentOptions& options,
-                                                                  const TransportPolicy& policy,
-                                                                  AgentProbe& probe) {
-  if (std::ranges::find(policy.allowed, transport::TransportKind::kTcp) == policy.allowed.end()) {
-    return nullptr;
-  }
-  const std::string device = TcpDevice(options);
-  PAGEFERRY_ASSIGN_OR_RETURN(
-      auto tcp, transport::UcxTransport::Start(
-                    {.worker = {.device = device}, .refused = [&probe](absl::string_view what) {
-                       probe.TcpMessageRefused(what);
-                     }}));
-  Log(LogLevel::kInfo, log_area, "tcp_ready",
-      {{"device", device}, {"ucx", transport::UcxVersion()}});
-  return tcp;
 }
 
 }  // namespace

@@ -60,6 +60,23 @@ absl::StatusOr<std::optional<RoomKey>> ParsePageToken(const std::string& token) 
   return std::optional<RoomKey>(RoomKey{RoomId(room), Attempt(attempt)});
 }
 
+/// The page's size, and states that the agent knows.
+absl::Status CheckList(const agent_pb::ListRoomsRequest& request) {
+  if (absl::Status status = CheckRange("page_size", request.page_size(), 0, 1000); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckCount("states", request.states_size(), 16); !status.ok()) {
+    return status;
+  }
+  for (const int state : request.states()) {
+    if (absl::Status status = CheckEnum("states", state, agent_pb::RoomState_IsValid);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 class EngineService final : public agent_pb::TransferAgent::CallbackService {
  public:
   explicit EngineService(EngineServiceParts parts) : parts_(std::move(parts)) {}
@@ -142,7 +159,7 @@ class EngineService final : public agent_pb::TransferAgent::CallbackService {
                                       agent_pb::ListRoomsResponse* response) override {
     absl::StatusOr<std::optional<RoomKey>> after = ParsePageToken(request->page_token());
     absl::Status status = after.status();
-    if (status.ok()) status = CheckRange("page_size", request->page_size(), 0, 1000);
+    if (status.ok()) status = CheckList(*request);
     return Run(context, Action::kOperate, status,
                [this, request, response, after = std::move(after)](Call call) {
                  List(*request, *after, *response);

@@ -252,6 +252,8 @@ RoomGauges ReceiveRoom::Gauges() const {
 
 RoomView ReceiveRoom::View(MonotonicTime now) const {
   RoomView view = Room::View(now);
+  // Known from the engine, also while no session to it is found: the room waits for just that.
+  if (view.peer_engine.empty()) view.peer_engine = receive_.prefill_engine.value();
   view.pages_granted = granted_pages_;
   view.pages_offered = offered_pages_;
   return view;

@@ -291,3 +291,18 @@ def test_dev_certs_are_good_for_a_cluster(tmp_path: pathlib.Path) -> None:
     }
     with bootstrap(tmp_path, *flags_of(tls["bootstrap"])) as program:
         pf.Bootstrap.connect(f"127.0.0.1:{program.ports['grpc']}", tls=tls["client"]).close()
+
+
+def test_pageferryctl_shows_its_certificate(authority: Authority, tmp_path: pathlib.Path) -> None:
+    tls = authority.issue("operator")
+
+    def engines(*flags: str) -> subprocess.CompletedProcess[str]:
+        target = f"--bootstrap=127.0.0.1:{program.ports['grpc']}"
+        command = [BIN_DIR / "pageferryctl", target, "--timeout=2s", *flags, "engines"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+    with bootstrap(tmp_path, *flags_of(authority.issue("bootstrap"))) as program:
+        assert engines(*flags_of(tls)).stdout.startswith("No engines.\n")
+        assert engines().returncode == 4
+        wrong = engines(f"--tls-ca={tls.ca}", "--tls-cert=/nowhere", f"--tls-key={tls.key}")
+        assert wrong.returncode == 2 and "tls-cert is /nowhere" in wrong.stderr

@@ -310,6 +310,28 @@ TEST_P(RoomsTest, ListsEveryRoomOnceWhateverThePageAndTheState) {
   }
 }
 
+TEST_P(RoomsTest, OperatorsLearnWhomARoomWaitsForAndWhatTheyAskedWrong) {
+  pb::EngineCommand command = OpenReceiveOf(70, {{0, 1}}, -1);
+  command.mutable_open_receive()->set_prefill_engine_id("not-there-yet");
+  decode_->Send(command);
+  ASSERT_TRUE(Eventually([&] { return decode_->GetRoom(70).ok(); }));
+  ASSERT_OK_AND_ASSIGN(const pb::GetRoomResponse waiting, decode_->GetRoom(70));
+  EXPECT_EQ(waiting.room().peer_engine_id(), "not-there-yet");
+  EXPECT_FALSE(waiting.room().has_peer());
+
+  pb::ListRoomsRequest request;
+  request.add_states(pb::ROOM_STATE_UNSPECIFIED);
+  EXPECT_THAT(decode_->ListRooms(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kUnknownEnum));
+  request.set_states(0, static_cast<pb::RoomState>(77));
+  EXPECT_THAT(decode_->ListRooms(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kUnknownEnum));
+  request.mutable_states()->Resize(17, pb::ROOM_STATE_FAILED);
+  request.set_states(0, pb::ROOM_STATE_FAILED);
+  EXPECT_THAT(decode_->ListRooms(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, Reason::kTooLarge));
+}
+
 TEST_P(RoomsTest, ChecksumsAreRefusedAndNotForgotten) {
   pb::EngineCommand command = OpenReceiveOf(3, {{0, 1}}, -1);
   command.mutable_open_receive()->set_checksum(true);
