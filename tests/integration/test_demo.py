@@ -173,7 +173,7 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = 15) -> None
         ("local", []),
         ("tcp", ["--mtls"]),
         ("tcp", ["--prefill", "dp2", "--decode", "dp2", "--find-by", "directory"]),
-        ("local", ["--prefill", "dp2", "--find-by", "hint"]),
+        ("local", ["--prefill", "dp2", "--find-by", "hint", "--ctl"]),
     ],
     ids=["plain", "tcp with mtls", "replicas by directory", "replicas by hint"],
 )
@@ -183,6 +183,9 @@ def test_everything_is_equal(start: Start, tmp_path: Path, transport: str, more:
     assert run.end() == 0, run.output
     assert run.left_behind() == []
     assert "OK: 4 rooms" in run.output
+    if "--ctl" in more:
+        assert re.search(r"^prefill-0 +prefill +2x1x1x1 +yes", run.output, re.MULTILINE)
+        assert re.search(r"^AGENT +ROOM +ATT", run.output, re.MULTILINE)
     result = json.loads(result_file.read_text(encoding="utf-8"))
     assert (result["ok"], result["transport"]) == (True, transport)
     rooms = result["rooms"]

@@ -19,7 +19,7 @@ from tiny_engine.router import EngineGoneError, Router, Side
 from tiny_engine.wire import SOCKET_PATH_BYTES_AT_MOST
 
 SIDES: tuple[Side, Side] = ("prefill", "decode")
-BINARIES = ("pageferry-bootstrap", "pageferry-agent")
+BINARIES = ("pageferry-bootstrap", "pageferry-agent", "pageferryctl")
 _START_SECONDS = 60.0
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CLIENT = _PACKAGE.parents[1] / "clients" / "python" / "src"
@@ -113,6 +113,17 @@ class Cluster:
     def check(self) -> None:
         """Raises DemoError where a process has ended by itself."""
         self._processes.check()
+
+    def ctl(self, *command: str) -> str:
+        """What pageferryctl says of all engines and agents, with the command line above it."""
+        words = ["--bootstrap", self.addresses.bootstrap]
+        if command[0] not in ("engines", "ranks"):
+            agents = [self.agent_target(side, rank) for side, rank in self._replicas()]
+            words = ["--agent", ",".join(agents)]
+        words += [*self._tls_flags("client"), *command]
+        program = str(self._options.bin_dir / "pageferryctl")
+        ran = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+        return f"$ pageferryctl {' '.join(words)}\n{ran.stdout}{ran.stderr}"
 
     def kill_prefill(self, what: Literal["agent", "engine"]) -> int:
         """kill -9 of the first prefill agent or engine; returns the process's id."""

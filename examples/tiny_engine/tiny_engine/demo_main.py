@@ -47,6 +47,7 @@ class Demo:
         self._rooms: list[Room] = []
         self._killed_at = 0.0
         self._removed = ""
+        self._ctl_shown = False
 
     def run(self) -> int:
         """Returns the exit status; whatever it is, nothing is left behind but logs of a failure."""
@@ -102,6 +103,9 @@ class Demo:
         began = time.monotonic()
         router = cluster.start(pages)
         self._report.services(cluster.addresses, time.monotonic() - began)
+        if options.ctl:
+            for command in (["engines"], ["ranks", "prefill-0"]):
+                self._terminal.say(cluster.ctl(*command))
         self._serve(cluster, router, tokenizer)
         self._report.rooms(self._rooms, self._killed_at)
         trouble = self._engine_trouble(router, cluster)
@@ -136,6 +140,10 @@ class Demo:
 
         def check() -> None:
             cluster.check()
+            running = [room for room in self._rooms if room.id >= 0 and not room.over]
+            if self._options.ctl and len(running) > 1 and not self._ctl_shown:
+                self._ctl_shown = True
+                self._terminal.say(cluster.ctl("rooms"))
             after, what = self._options.kill_after, self._options.kill
             if not after or self._killed_at or sum(r.received for r in self._rooms) < after:
                 return

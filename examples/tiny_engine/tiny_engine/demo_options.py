@@ -52,6 +52,7 @@ class DemoOptions:
     replicas: dict[Side, int]
     find_by: FindBy
     mtls: bool
+    ctl: bool
     prompts: tuple[Prompt, ...]
     keep: bool
     kill_after: int
@@ -89,6 +90,7 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         action="store_true",
         help="TCP instead of unix sockets, with throw-away certificates that all must show",
     )
+    add("--ctl", action="store_true", help="show what pageferryctl tells while it runs")
     add("--prompts", type=Path, metavar="FILE", help="one prompt a line, or a JSON list")
     add("--max-tokens", type=int, default=40, metavar="N", help="longest answer (default 40)")
     add("--seed", type=int, default=0, metavar="N", help="for prompts with a temperature")
@@ -135,6 +137,7 @@ def parse_options(arguments: list[str] | None = None) -> DemoOptions:
         replicas={"prefill": given.prefill, "decode": given.decode},
         find_by=given.find_by,
         mtls=given.mtls,
+        ctl=given.ctl,
         prompts=prompts,
         keep=given.keep,
         kill_after=given.kill_prefill_after,
