@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pageferry as pf
 import pytest
-from cluster import cluster
+from cluster import ROOT, cluster
 from engines import PREFILL, Engine, engine_pair, receive, send, take_pages
 
 WAIT = 60.0
@@ -202,3 +205,19 @@ def test_another_shape_is_refused_with_both_sizes() -> None:
             receiving.wait(WAIT)
         assert failure.value.code.name == "UNIMPLEMENTED"
         assert "tp1" in str(failure.value) and "tp2" in str(failure.value)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["sync", "asyncio"])
+def test_the_examples_of_the_clients_readme(number: int) -> None:
+    text = (ROOT / "clients/python/README.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[number]
+    with cluster() as running:
+        sockets = []
+        for name in ("prefill", "decode"):
+            running.agent(name)
+            sockets.append(running.target(name).removeprefix("unix:"))
+        done = subprocess.run(
+            [sys.executable, "-c", example, *sockets], capture_output=True, text=True, timeout=WAIT
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("3 pages, ")

@@ -1,4 +1,4 @@
-"""The wheel, and the example of the README."""
+"""The wheel, and the examples of the README."""
 
 import re
 import shutil
@@ -15,10 +15,14 @@ from conftest import CLIENT
 Agents = tuple[fake_agent.FakeAgent, fake_agent.FakeAgent]
 
 
-def test_the_example_of_the_readme(agents: Agents, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (CLIENT / "README.md").read_text(), re.S)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (CLIENT / "README.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_examples_of_the_readme(agents: Agents, tmp_path: Path, number: int) -> None:
+    assert len(EXAMPLES) == 2
     script = tmp_path / "example.py"
-    script.write_text(example)
+    script.write_text(EXAMPLES[number])
     sockets = [agent.target.removeprefix("unix:") for agent in agents]
     done = subprocess.run(
         [sys.executable, str(script), *sockets],

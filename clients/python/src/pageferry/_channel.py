@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from typing import Any
 
 import grpc
 
-from pageferry.errors import from_rpc_error
+from pageferry.errors import Unavailable, from_rpc_error
 from pageferry.tls import Tls
 
 _OPTIONS = (
@@ -35,9 +38,30 @@ def make(target: str, tls: Tls | None = None) -> grpc.Channel:
     return grpc.insecure_channel(target, options=_OPTIONS)
 
 
-def call(rpc: Any, request: Any, *, timeout: float, wait_for_ready: bool = False) -> Any:
-    """One unary call. Raises PageferryError."""
-    try:
-        return rpc(request, timeout=timeout, wait_for_ready=wait_for_ready)
-    except grpc.RpcError as error:
-        raise from_rpc_error(error) from error
+# Tries of a call that may be repeated, and the waits between them in seconds.
+_PAUSES = (0.1, 0.3)
+
+
+def call(
+    rpc: Any, request: Any, *, timeout: float, wait_for_ready: bool = False, repeat: bool = False
+) -> Any:
+    """One unary call, which takes at most `timeout` s in all. Raises PageferryError.
+
+    With `repeat`, for calls that change nothing the second time, it is tried three times where no
+    answer came because the service could not be reached. What a service has answered is not asked
+    again: whether that makes sense is the caller's to know.
+    """
+    deadline = time.monotonic() + timeout
+    pauses = iter(_PAUSES if repeat else ())
+    while True:
+        left = max(0.001, deadline - time.monotonic())
+        try:
+            return rpc(request, timeout=left, wait_for_ready=wait_for_ready)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            pause = next(pauses, None)
+            unreached = isinstance(failure, Unavailable) and failure.reason == "UNSPECIFIED"
+            if pause is None or not unreached or time.monotonic() + pause >= deadline:
+                raise failure from error
+        # Spread, so that many clients of a service that starts again do not come at once.
+        threading.Event().wait(pause * random.uniform(0.5, 1.5))

@@ -26,14 +26,15 @@ from pageferry.shape import ParallelShape, RankCoordinate
 from pageferry.tls import Tls
 
 _log = logging.getLogger("pageferry")
-_EVENTS_AT_MOST = 262_144
+EVENTS_AT_MOST = 262_144
 
 
 class Agent:
     """Speaks to the agent of one rank. Thread-safe.
 
     Owns a gRPC channel, the pools that it mapped and the sessions that it opened; `close` ends
-    all of them. Nothing is retried here: the errors say what may be.
+    all of them. Calls that change nothing the second time are repeated twice, within their timeout,
+    where the agent could not be reached; the rest, and all that an agent refused, is the caller's.
     """
 
     def __init__(self, target: str, *, timeout: float = 10.0, tls: Tls | None = None) -> None:
@@ -70,12 +71,15 @@ class Agent:
         *,
         timeout: float | None = None,
         wait_for_ready: bool = False,
+        repeat: bool = True,
     ) -> Any:
         if self._closed:
             raise FailedPrecondition("the client is closed")
         rpc = getattr(self.stub, method)
         left = self.timeout if timeout is None else timeout
-        return _channel.call(rpc, request, timeout=left, wait_for_ready=wait_for_ready)
+        return _channel.call(
+            rpc, request, timeout=left, wait_for_ready=wait_for_ready, repeat=repeat
+        )
 
     def info(self, *, timeout: float | None = None, wait: bool = False) -> AgentInfo:
         """Who the agent is, its state, its pools and with whom it speaks.
@@ -164,7 +168,7 @@ class Agent:
         uses it; it stays mapped then.
         """
         name = pool if isinstance(pool, str) else pool.name
-        self._call("ReleasePool", agent_pb2.ReleasePoolRequest(name=name))
+        self._call("ReleasePool", agent_pb2.ReleasePoolRequest(name=name), repeat=False)
         if isinstance(pool, Pool):
             pool.close()
 
@@ -260,7 +264,7 @@ class Agent:
             engine_id,
             timeout=self.timeout if timeout is None else timeout,
             on_event=on_event,
-            events_at_most=_EVENTS_AT_MOST if events else 0,
+            events_at_most=EVENTS_AT_MOST if events else 0,
             send_timeout=send_timeout,
         )
         with self._lock:
@@ -276,7 +280,7 @@ class Agent:
         """Refuses new rooms and lets live ones end; returns how many finished and were aborted."""
         check_timeout("timeout", timeout, 0, 3600)
         request = agent_pb2.DrainRequest(timeout=duration(timeout), deregister=deregister)
-        response = self._call("Drain", request, timeout=timeout + self.timeout)
+        response = self._call("Drain", request, timeout=timeout + self.timeout, repeat=False)
         return response.finished_count, response.aborted_count
 
     # --- end ---

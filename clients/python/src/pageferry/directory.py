@@ -17,7 +17,7 @@ from pageferry.watch import EngineWatch
 
 
 class Bootstrap:
-    """Speaks to the bootstrap service. Thread-safe; nothing is retried here.
+    """Speaks to the bootstrap service. Thread-safe. Calls are repeated as those of `Agent` are.
 
     `timeout` bounds each call, in seconds; where a call may wait at the service (`wait`), that
     time comes on top.
@@ -62,7 +62,7 @@ class Bootstrap:
         request = bootstrap_pb2.GetEngineRequest(
             engine=_key(engine_id, namespace), include_ranks=include_ranks
         )
-        response = _channel.call(self.stub.GetEngine, request, timeout=self.timeout)
+        response = _channel.call(self.stub.GetEngine, request, timeout=self.timeout, repeat=True)
         return EngineInfo.from_proto(response.engine)
 
     def list_engines(
@@ -78,7 +78,9 @@ class Bootstrap:
                 page_token=token,
                 include_ranks=include_ranks,
             )
-            response = _channel.call(self.stub.ListEngines, request, timeout=self.timeout)
+            response = _channel.call(
+                self.stub.ListEngines, request, timeout=self.timeout, repeat=True
+            )
             yield from map(EngineInfo.from_proto, response.engines)
             token = response.next_page_token
             if not token:
@@ -104,7 +106,7 @@ class Bootstrap:
             wait=duration(wait),
         )
         timeout = self.timeout + (wait or 0)
-        response = _channel.call(self.stub.ResolveRanks, request, timeout=timeout)
+        response = _channel.call(self.stub.ResolveRanks, request, timeout=timeout, repeat=True)
         return [RankInfo.from_proto(rank) for rank in response.ranks]
 
     def watch(
@@ -148,7 +150,7 @@ class Bootstrap:
             ],
             ttl=duration(ttl),
         )
-        response = _channel.call(self.stub.PlaceRooms, request, timeout=self.timeout)
+        response = _channel.call(self.stub.PlaceRooms, request, timeout=self.timeout, repeat=True)
         return int(response.moved_count)
 
     def lookup_rooms(
@@ -165,7 +167,7 @@ class Bootstrap:
             engine=_key(engine_id, namespace), room_ids=list(room_ids), wait=duration(wait)
         )
         timeout = self.timeout + (wait or 0)
-        response = _channel.call(self.stub.LookupRooms, request, timeout=timeout)
+        response = _channel.call(self.stub.LookupRooms, request, timeout=timeout, repeat=True)
         return {placed.room_id: placed.dp_rank for placed in response.placements}
 
     def close(self) -> None:
