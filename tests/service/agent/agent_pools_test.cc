@@ -12,6 +12,7 @@
 #include "libs/transport/memlock.h"
 #include "libs/transport/pool_layout.h"
 #include "tests/service/agent/agent_fixture.h"
+#include "tests/testing/mlock_is_real.h"
 #include "tests/testing/status_matchers.h"
 
 namespace pageferry::agent {
@@ -131,6 +132,7 @@ TEST_F(AgentPoolsTest, HugePagesAreToldAsTheyWereGot) {
 }
 
 TEST_F(AgentPoolsTest, LockedPoolsAreLocked) {
+  if (!MlockIsReal()) GTEST_SKIP() << "mlock() locks nothing in this process";
   StartBootstrap();
   AgentOptions options = OptionsOf("a");
   options.lock_pools = true;

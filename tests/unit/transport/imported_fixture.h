@@ -31,7 +31,11 @@ class EngineMemory {
   std::byte* data() const { return data_; }
   int fd() const { return file_.fd(); }
   std::string path() const { return PathOfDescriptor(getpid(), fd()); }
-  void Unmap() const { munmap(data_, static_cast<size_t>(size_)); }
+  /// The second time it does nothing: what lies there then is somebody else's.
+  void Unmap() const {
+    if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_));
+    data_ = nullptr;
+  }
 
  private:
   EngineMemory(int fd, int64_t size) : file_(fd), size_(size) {
@@ -43,7 +47,7 @@ class EngineMemory {
 
   const FileHandle file_;
   const int64_t size_;
-  std::byte* data_ = nullptr;
+  mutable std::byte* data_ = nullptr;
 };
 
 /// Of `kBytes` in the file that `shm_name` names.

@@ -1,7 +1,6 @@
 #include "libs/transport/memlock.h"
 
 #include <linux/capability.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/mlock_is_real.h"
 #include "tests/unit/transport/imported_fixture.h"
 
 namespace pageferry::transport {
@@ -57,16 +57,6 @@ void Limited(int64_t bytes, Body body) {
     body();
   }).join();
   ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
-}
-
-// The sanitizers answer mlock() themselves, and lock nothing.
-bool MlockIsReal() {
-  std::vector<std::byte> page(static_cast<size_t>(2 * kPage));
-  const ByteCount before = ReadMemlock().locked;
-  const bool asked = mlock(page.data(), page.size()) == 0;
-  const bool real = asked && ReadMemlock().locked != before;
-  munlock(page.data(), page.size());
-  return real;
 }
 
 TEST(Memlock, PoolsAreLockedOrRefusedBeforeTheyAreMade) {
