@@ -36,8 +36,9 @@ cd "$folder"
 # Which of the two a name is, as openssl wants it.
 san() {
   case "$1" in
-    *:* | [0-9]*.[0-9]*.[0-9]*.[0-9]*) printf ',IP:%s' "$1" ;;
-    *) printf ',DNS:%s' "$1" ;;
+    *:*) printf ',IP:%s' "$1" ;;
+    *[!0-9.]*) printf ',DNS:%s' "$1" ;;
+    *) printf ',IP:%s' "$1" ;;
   esac
 }
 

@@ -2,7 +2,8 @@
 """Time of whole rooms between two real agents, from the grant to the decode engine's SUCCESS.
 
 One process plays both engines, so the Python client and both gRPC hops are in the figure. The same
-pages copied by NumPy in this process, right before each room, stand beside it.
+pages copied by NumPy in this process, right before each room, stand beside it. Each way has a pair
+of agents of its own; they take turns, room by room.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def start(
 class Engine:
     """One rank with a pool of LAYERS times K and V."""
 
-    def __init__(self, target: str, engine_id: str, role: pf.Role) -> None:
+    def __init__(
+        self, target: str, engine_id: str, role: pf.Role, dp_size: int = 1, dp_rank: int = 0
+    ) -> None:
         self.agent = pf.Agent.connect(target)
         pool = self.agent.create_pool("kv", PAGES * PAGE_BYTES)
         entries = []
@@ -72,7 +75,14 @@ class Engine:
             head_dim=128,
             entries=entries,
         )
-        self.agent.register_engine(engine_id, role, profile, wait_ready=20)
+        self.agent.register_engine(
+            engine_id,
+            role,
+            profile,
+            shape=pf.ParallelShape(dp=dp_size),
+            coordinate=pf.RankCoordinate(dp=dp_rank),
+            wait_ready=20,
+        )
         self.session = self.agent.open_session(engine_id)
 
     def close(self) -> None:
@@ -80,12 +90,19 @@ class Engine:
         self.agent.close()
 
 
-def room(prefill: Engine, decode: Engine, number: int, pages: list[int], to: list[int]) -> float:
+def room(
+    prefill: Engine,
+    decode: Engine,
+    number: int,
+    pages: list[int],
+    to: list[int],
+    engine_id: str = "prefill-0",
+) -> float:
     """Seconds from the grant to SUCCESS; the pages wait at the source already."""
     sending = prefill.session.open_send(number)
     sending.send_chunk(pages, first_position=0, last=True)
     began = time.perf_counter()
-    receiving = decode.session.open_receive(number, "prefill-0", to)
+    receiving = decode.session.open_receive(number, engine_id, to)
     receiving.wait(timeout=60)
     seconds = time.perf_counter() - began
     sending.wait(timeout=60)
@@ -100,82 +117,142 @@ def copy(prefill: Engine, decode: Engine, pages: list[int], to: list[int]) -> fl
     return time.perf_counter() - began
 
 
-def measure(
-    prefill: Engine, decode: Engine, sizes: list[int], rounds: int
-) -> list[dict[str, float]]:
+Pair = tuple[Engine, Engine]
+
+
+def measure(pairs: dict[str, Pair], sizes: list[int], rounds: int) -> list[dict[str, object]]:
     chosen = random.Random(1)
     numbers = itertools.count(1)
     print(f"{rounds} rounds; a page is {PAGE_BYTES >> 10} KiB in {LAYERS * 2} entries\n")
-    print("| pages | MiB | grant to SUCCESS, median ms | p90 ms | GB/s | NumPy GB/s | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    results = []
+    print("| pages | MiB | way | grant to SUCCESS, p50 ms | p99 ms | GB/s | NumPy GB/s | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    results: list[dict[str, object]] = []
     for size in sizes:
-        rooms: list[float] = []
-        copies: list[float] = []
-        for turn in range(rounds + 1):
-            pages = chosen.sample(range(PAGES), size)
-            to = chosen.sample(range(PAGES), size)
-            copied = copy(prefill, decode, pages, to)
-            moved = room(prefill, decode, next(numbers), pages, to)
-            if turn > 0:  # the first touches the memory
-                rooms.append(moved)
-                copies.append(copied)
-        length = size * PAGE_BYTES
-        result = {
-            "pages": size,
-            "bytes": length,
-            "room_ms": statistics.median(rooms) * 1e3,
-            "room_p90_ms": statistics.quantiles(rooms, n=10)[-1] * 1e3,
-            "room_gb_per_second": length / statistics.median(rooms) / 1e9,
-            "numpy_gb_per_second": length / statistics.median(copies) / 1e9,
-            "ratio": statistics.median(c / r for c, r in zip(copies, rooms, strict=True)),
-        }
-        print(
-            "| {pages} | {0:.0f} | {room_ms:.2f} | {room_p90_ms:.2f} | {room_gb_per_second:.1f} |"
-            " {numpy_gb_per_second:.1f} | {ratio:.2f} |".format(length / 2**20, **result)
-        )
-        results.append(result)
+        rooms: dict[str, list[float]] = {way: [] for way in pairs}
+        copies: dict[str, list[float]] = {way: [] for way in pairs}
+        # A small room takes little time, and its last percent is of interest.
+        for turn in range((rounds if size > 8 else 10 * rounds) + 1):
+            for way, (prefill, decode) in pairs.items():
+                pages = chosen.sample(range(PAGES), size)
+                to = chosen.sample(range(PAGES), size)
+                copied = copy(prefill, decode, pages, to)
+                moved = room(prefill, decode, next(numbers), pages, to, f"prefill-{way}")
+                if turn > 0:  # the first touches the memory
+                    rooms[way].append(moved)
+                    copies[way].append(copied)
+        for way in pairs:
+            results.append(report(way, size, rooms[way], copies[way]))
     return results
+
+
+def report(way: str, size: int, rooms: list[float], copies: list[float]) -> dict[str, object]:
+    length = size * PAGE_BYTES
+    result: dict[str, object] = {
+        "way": way,
+        "pages": size,
+        "bytes": length,
+        "room_ms": statistics.median(rooms) * 1e3,
+        "room_p99_ms": statistics.quantiles(rooms, n=100)[-1] * 1e3,
+        "room_gb_per_second": length / statistics.median(rooms) / 1e9,
+        "numpy_gb_per_second": length / statistics.median(copies) / 1e9,
+        "ratio": statistics.median(c / r for c, r in zip(copies, rooms, strict=True)),
+    }
+    print(
+        "| {pages} | {0:.0f} | {way} | {room_ms:.2f} | {room_p99_ms:.2f} |"
+        " {room_gb_per_second:.1f} | {numpy_gb_per_second:.1f} | {ratio:.2f} |".format(
+            length / 2**20, **result
+        )
+    )
+    return result
+
+
+class Fleet:
+    """A bootstrap service and agents, ended whatever happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.engines: list[Engine] = []
+        process, ports = start(folder, "bootstrap", "pageferry-bootstrap", "--listen=127.0.0.1:0")
+        self.processes.append(process)
+        self.bootstrap = f"127.0.0.1:{ports['grpc']}"
+
+    def engine(
+        self, way: str, engine_id: str, role: pf.Role, dp_size: int = 1, dp_rank: int = 0
+    ) -> Engine:
+        name = f"{engine_id}-{dp_rank}"
+        process, own = start(
+            self.folder,
+            name,
+            "pageferry-agent",
+            f"--engine-listen=unix:{self.folder}/{name}.sock",
+            "--peer-listen=127.0.0.1:0",
+            f"--bootstrap={self.bootstrap}",
+            f"--transports={way}",
+        )
+        self.processes.append(process)
+        engine = Engine(own["engine"], engine_id, role, dp_size, dp_rank)
+        self.engines.append(engine)
+        return engine
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for engine in self.engines:
+            engine.close()
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait()
+
+
+def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_idle(way: str, seconds: float) -> float:
+    """Percent of a core that an agent takes which has four open sessions and no room."""
+    with tempfile.TemporaryDirectory(prefix="pf-bench-") as name, Fleet(Path(name)) as fleet:
+        decode = fleet.engine(way, "decode", pf.Role.DECODE)
+        agent = fleet.processes[-1]
+        for rank in range(4):
+            fleet.engine(way, "prefill", pf.Role.PREFILL, 4, rank)
+        for number, prefill in enumerate(fleet.engines[1:]):
+            room(prefill, decode, number, [1], [1], "prefill")
+        time.sleep(2)  # sessions become idle
+        before = cpu_seconds(agent)
+        time.sleep(seconds)
+        return (cpu_seconds(agent) - before) / seconds * 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30, help="rooms a size (default 30)")
     parser.add_argument("--pages", default="1,8,64,192", help="sizes of rooms, at most 256")
+    parser.add_argument("--ways", default="local,tcp", help="transports (default local,tcp)")
+    parser.add_argument("--idle", type=float, default=10, help="seconds of idleness (default 10)")
     parser.add_argument("--json", help="file for the numbers")
     options = parser.parse_args()
     sizes = [int(size) for size in options.pages.split(",")]
     if options.rounds < 2 or not all(0 < size <= PAGES for size in sizes):
         parser.error(f"--rounds must be at least 2, --pages 1 to {PAGES}")
-    with tempfile.TemporaryDirectory(prefix="pf-bench-") as name:
-        folder = Path(name)
-        processes = []
-        engines = []
-        try:
-            process, ports = start(
-                folder, "bootstrap", "pageferry-bootstrap", "--listen=127.0.0.1:0"
+    ways = options.ways.split(",")
+    with tempfile.TemporaryDirectory(prefix="pf-bench-") as name, Fleet(Path(name)) as fleet:
+        pairs = {
+            way: (
+                fleet.engine(way, f"prefill-{way}", pf.Role.PREFILL),
+                fleet.engine(way, f"decode-{way}", pf.Role.DECODE),
             )
-            processes.append(process)
-            for engine_id, role in (("prefill-0", pf.Role.PREFILL), ("decode-0", pf.Role.DECODE)):
-                process, own = start(
-                    folder,
-                    engine_id,
-                    "pageferry-agent",
-                    f"--engine-listen=unix:{folder}/{engine_id}.sock",
-                    "--peer-listen=127.0.0.1:0",
-                    f"--bootstrap=127.0.0.1:{ports['grpc']}",
-                )
-                processes.append(process)
-                engines.append(Engine(own["engine"], engine_id, role))
-            results = measure(engines[0], engines[1], sizes, options.rounds)
-        finally:
-            for engine in engines:
-                engine.close()
-            for process in reversed(processes):
-                process.terminate()
-                process.wait()
+            for way in ways
+        }
+        results = measure(pairs, sizes, options.rounds)
+    idle = {way: measure_idle(way, options.idle) for way in ways if options.idle > 0}
+    for way, percent in idle.items():
+        print(f"\nidle agent, four sessions, {way}: {percent:.2f} % of a core")
     if options.json:
-        Path(options.json).write_text(json.dumps({"bench": "rooms", "sizes": results}, indent=2))
+        document = {"bench": "rooms", "sizes": results, "idle_percent": idle}
+        Path(options.json).write_text(json.dumps(document, indent=2))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ constexpr std::array kPatterns = {
     Pattern{"no shared cipher", TlsFailure::kOldProtocol},
     Pattern{"unsupported protocol", TlsFailure::kOldProtocol},
     Pattern{"protocol version", TlsFailure::kOldProtocol},
-    Pattern{"handshake failure", TlsFailure::kOldProtocol},
 };
 
 std::array<std::atomic<int64_t>, kTlsFailures.size()> counts = {};
