@@ -251,6 +251,7 @@ class Bench {
     const auto bytes = static_cast<double>(options_.round_mib << 20);
     const auto median_of = [&](size_t contender, const auto& value) {
       std::vector<double> values;
+      values.reserve(samples[contender].size());
       for (size_t i = 0; i < samples[contender].size(); ++i) values.push_back(value(i));
       return Median(std::move(values));
     };

@@ -29,6 +29,8 @@ absl::string_view View(const void* bytes, size_t size) {
 
 // Who is who, on the worker's thread only.
 struct UcxTransport::Shared {
+  Shared(const UcxTransportOptions& used, UcxWorker& thread) : options(used), worker(thread) {}
+
   const UcxTransportOptions& options;
   UcxWorker& worker;
   absl::flat_hash_map<uint64_t, std::shared_ptr<UcxTarget>> targets;
@@ -209,8 +211,7 @@ UcxTransport::~UcxTransport() {
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Start(UcxTransportOptions options) {
   std::unique_ptr<UcxTransport> transport(new UcxTransport(std::move(options)));
   PAGEFERRY_ASSIGN_OR_RETURN(transport->worker_, UcxWorker::Start(transport->options_.worker));
-  transport->shared_.reset(
-      new Shared{.options = transport->options_, .worker = *transport->worker_});
+  transport->shared_ = std::make_unique<Shared>(transport->options_, *transport->worker_);
   absl::Status status;
   transport->worker_->Run([&] { status = transport->shared_->HandleAll(); });
   PAGEFERRY_RETURN_IF_ERROR(status);
@@ -270,15 +271,16 @@ void UcxTransport::ConnectLater(const PeerSpec& spec, ConnectDone done) {
           late->GiveUp(NoTransport(absl::StrCat("the peer's UCX worker did not answer within ",
                                                 absl::FormatDuration(timeout))));
         });
-    target->Open(address.worker, [this, target, spec = std::move(spec),
-                                  done = std::move(done)](const absl::Status& status) mutable {
-      if (status.ok()) return std::move(done)(std::make_unique<Peer>(*this, target, spec));
-      shared_->targets.erase(target->nonce());
-      worker_->Defer([target, status] { target->Close(status, [target] {}); });
-      std::move(done)(ReasonOf(status) == Reason::kNoTransport
-                          ? status
-                          : NoTransport(std::string(status.message())));
-    });
+    target->Open(address.worker,
+                 [this, target, spec, done = std::move(done)](const absl::Status& status) mutable {
+                   if (status.ok())
+                     return std::move(done)(std::make_unique<Peer>(*this, target, spec));
+                   shared_->targets.erase(target->nonce());
+                   worker_->Defer([target, status] { target->Close(status, [target] {}); });
+                   std::move(done)(ReasonOf(status) == Reason::kNoTransport
+                                       ? status
+                                       : NoTransport(std::string(status.message())));
+                 });
   });
 }
 

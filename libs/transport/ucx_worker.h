@@ -76,7 +76,7 @@ class UcxWorker {
   void AddEndpoints(int64_t count) { endpoints_ += count; }
 
  private:
-  explicit UcxWorker(const UcxWorkerOptions& options) : options_(options) {}
+  explicit UcxWorker(UcxWorkerOptions options) : options_(std::move(options)) {}
 
   absl::Status Open();
   void Close();

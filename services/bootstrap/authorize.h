@@ -18,9 +18,9 @@ enum class Action : uint8_t {
   kReadRooms,  ///< LookupRooms
 };
 
-/// Whether the caller (CallerIdentity, libs/common/grpc_identity.h) may do it, asked first in every rpc. Anybody may, until identities and a
-/// policy come (issue "Security"): then kUnauthenticated, UNAUTHENTICATED, or kPermissionDenied,
-/// NOT_PERMITTED with "identity" and "action".
+/// Whether the caller (CallerIdentity, libs/common/grpc_identity.h) may do it, asked first in every
+/// rpc. Anybody may, until identities and a policy come (issue "Security"): then kUnauthenticated,
+/// UNAUTHENTICATED, or kPermissionDenied, NOT_PERMITTED with "identity" and "action".
 inline absl::Status Authorize(const grpc::CallbackServerContext& /*context*/, Action /*action*/) {
   return absl::OkStatus();
 }

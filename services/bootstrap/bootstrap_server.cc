@@ -70,6 +70,7 @@ struct BootstrapServer::Impl {
       server->Shutdown(RealClock::Get().Now() + options.drain_timeout);
       Log(LogLevel::kInfo, bootstrap_log, "stopped");
     }
+    if (store != nullptr) last_metrics = registry.Serialize();
     // Who calls goes before who is called: the store tells the hub.
     metrics_server.reset();
     server.reset();
@@ -84,6 +85,7 @@ struct BootstrapServer::Impl {
   int health_port = 0;
   int metrics_port = 0;
   bool stopped = false;
+  std::string last_metrics;  // gauges ask what has gone after Stop
   MetricRegistry registry;
   BootstrapProbe probe{registry};
   std::unique_ptr<RealScheduler> lease_timers;
@@ -104,7 +106,9 @@ const std::string& BootstrapServer::address() const { return impl_->address; }
 int BootstrapServer::port() const { return impl_->port; }
 int BootstrapServer::health_port() const { return impl_->health_port; }
 int BootstrapServer::metrics_port() const { return impl_->metrics_port; }
-std::string BootstrapServer::Metrics() const { return impl_->registry.Serialize(); }
+std::string BootstrapServer::Metrics() const {
+  return impl_->stopped ? impl_->last_metrics : impl_->registry.Serialize();
+}
 void BootstrapServer::Stop() { impl_->Stop(); }
 
 absl::StatusOr<BootstrapServer> BootstrapServer::Start(const ServerOptions& options) {

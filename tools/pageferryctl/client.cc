@@ -45,7 +45,7 @@ absl::StatusOr<Response> Call(Stub& stub, Method method, const Request& request,
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   Response response;
-  const absl::Status status = FromGrpcStatus((stub.*method)(&context, request, &response));
+  absl::Status status = FromGrpcStatus((stub.*method)(&context, request, &response));
   if (!status.ok()) return status;
   return response;
 }

@@ -4,7 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "libs/common/host_port.h"
@@ -52,12 +51,13 @@ std::string Text(const google::protobuf::Duration& duration) {
   constexpr int64_t kMinute = 60;
   constexpr int64_t kHour = 60 * kMinute;
   constexpr int64_t kDay = 24 * kHour;
+  const auto two = [](int64_t number) { return absl::Dec(number, absl::kZeroPad2); };
   if (total < 0 || milliseconds < 0) return "0ms";
   if (total == 0) return absl::StrCat(milliseconds, "ms");
-  if (total < kMinute) return absl::StrFormat("%d.%ds", total, milliseconds / 100);
-  if (total < kHour) return absl::StrFormat("%dm%02ds", total / kMinute, total % kMinute);
-  if (total < kDay) return absl::StrFormat("%dh%02dm", total / kHour, total % kHour / kMinute);
-  return absl::StrFormat("%dd%02dh", total / kDay, total % kDay / kHour);
+  if (total < kMinute) return absl::StrCat(total, ".", milliseconds / 100, "s");
+  if (total < kHour) return absl::StrCat(total / kMinute, "m", two(total % kMinute), "s");
+  if (total < kDay) return absl::StrCat(total / kHour, "h", two(total % kHour / kMinute), "m");
+  return absl::StrCat(total / kDay, "d", two(total % kDay / kHour), "h");
 }
 
 }  // namespace pageferry::ctl

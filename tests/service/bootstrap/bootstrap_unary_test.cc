@@ -275,6 +275,13 @@ TEST_F(BootstrapTest, AnswersThatDoNotFitAMessageAreCutIntoPagesOrRefused) {
   EXPECT_THAT(Resolve(std::vector<int>(100)), HasReason(Reason::kTooLarge));
 }
 
+TEST_F(BootstrapTest, TheMetricsOfAStoppedServerAreItsLast) {
+  RegisterAll();
+  server_->Stop();
+  EXPECT_EQ(Metric("pageferry_bootstrap_registrations_total"), kRanks);
+  EXPECT_EQ(Metric("pageferry_bootstrap_cells"), kRanks);
+}
+
 TEST_F(BootstrapTest, BatchesAreBounded) {
   v1::ResolveRanksRequest resolve;
   resolve.mutable_engine()->set_engine_id("prefill-0");

@@ -1,7 +1,12 @@
 #include "tools/pageferryctl/engine_text.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
 
 namespace pageferry::ctl {
 namespace {

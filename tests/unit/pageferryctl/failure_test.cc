@@ -1,5 +1,8 @@
 #include "tools/pageferryctl/failure.h"
 
+#include <string>
+
+#include "gtest/gtest.h"
 #include "libs/common/error.h"
 #include "tools/pageferryctl/json.h"
 

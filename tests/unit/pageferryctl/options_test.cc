@@ -1,8 +1,12 @@
 #include "tools/pageferryctl/options.h"
 
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace pageferry::ctl {
 namespace {

@@ -1,7 +1,11 @@
 #include "tools/pageferryctl/room_text.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_split.h"
 #include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
 
 namespace pageferry::ctl {
 namespace {

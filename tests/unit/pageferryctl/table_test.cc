@@ -1,9 +1,13 @@
 #include "tools/pageferryctl/table.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace pageferry::ctl {
 namespace {

@@ -1,5 +1,9 @@
 #include "tools/pageferryctl/words.h"
 
+#include <string>
+
+#include "gtest/gtest.h"
+
 namespace pageferry::ctl {
 namespace {
 
