@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "libs/common/error.h"
 #include "libs/common/grpc_runtime.h"
 #include "libs/common/host_port.h"
@@ -70,7 +72,10 @@ struct BootstrapServer::Impl {
       server->Shutdown(RealClock::Get().Now() + options.drain_timeout);
       Log(LogLevel::kInfo, bootstrap_log, "stopped");
     }
-    if (store != nullptr) last_metrics = registry.Serialize();
+    if (store != nullptr) {
+      const absl::MutexLock lock(&metrics_mutex);
+      last_metrics = registry.Serialize();
+    }
     // Who calls goes before who is called: the store tells the hub.
     metrics_server.reset();
     server.reset();
@@ -85,7 +90,9 @@ struct BootstrapServer::Impl {
   int health_port = 0;
   int metrics_port = 0;
   bool stopped = false;
-  std::string last_metrics;  // gauges ask what has gone after Stop
+  absl::Mutex metrics_mutex;
+  // Set once what the gauges ask is about to go.
+  std::optional<std::string> last_metrics ABSL_GUARDED_BY(metrics_mutex);
   MetricRegistry registry;
   BootstrapProbe probe{registry};
   std::unique_ptr<RealScheduler> lease_timers;
@@ -107,7 +114,8 @@ int BootstrapServer::port() const { return impl_->port; }
 int BootstrapServer::health_port() const { return impl_->health_port; }
 int BootstrapServer::metrics_port() const { return impl_->metrics_port; }
 std::string BootstrapServer::Metrics() const {
-  return impl_->stopped ? impl_->last_metrics : impl_->registry.Serialize();
+  const absl::MutexLock lock(&impl_->metrics_mutex);
+  return impl_->last_metrics.has_value() ? *impl_->last_metrics : impl_->registry.Serialize();
 }
 void BootstrapServer::Stop() { impl_->Stop(); }
 

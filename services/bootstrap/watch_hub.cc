@@ -33,6 +33,11 @@ void WatchHub::Schedule(MonotonicTime at, Function function) {
 void WatchHub::ScheduleTick() {
   Schedule(clock_.Now() + options_.tick, [this] {
     const MonotonicTime now = clock_.Now();
+    const bool warming_up = warming_up_();
+    {
+      const absl::MutexLock lock(&mutex_);
+      NoteWarmUp(warming_up);
+    }
     for (const auto& watcher : Watchers()) watcher->OnTick(now);
     ScheduleTick();
   });
@@ -87,12 +92,27 @@ absl::StatusOr<WatchHub::Cursor> WatchHub::Open(const WatchQuery& query) const {
   cursor.engines_.insert(query.engines.begin(), query.engines.end());
   cursor.with_ranks_ = query.with_ranks;
   cursor.position_ = query.resume;
+  const bool warming_up = warming_up_();
+  const absl::MutexLock lock(&mutex_);
+  NoteWarmUp(warming_up);
   cursor.needs_snapshot_ = query.resume == TableVersion();
   if (cursor.needs_snapshot_) return cursor;
-  const absl::MutexLock lock(&mutex_);
-  if (index_.CanResume(query.resume) && query.resume <= index_.version()) return cursor;
+  if (index_.CanResume(query.resume) && query.resume <= index_.version()) {
+    // Who resumes from a time when engines were only coming back has to hear when that was over.
+    cursor.was_warming_up_ = warming_up;
+    cursor.needs_snapshot_ = !warming_up && query.resume <= warm_up_end_;
+    return cursor;
+  }
   return MakeError(absl::StatusCode::kOutOfRange, Reason::kCompacted,
                    absl::StrCat("version ", query.resume.value(), " is not kept"));
+}
+
+void WatchHub::NoteWarmUp(bool warming_up) const {
+  if (warming_up) {
+    warming_up_seen_ = true;
+  } else if (std::exchange(warming_up_seen_, false)) {
+    warm_up_end_ = index_.version();
+  }
 }
 
 absl::Status WatchHub::Add(std::shared_ptr<Watcher> watcher) {
@@ -127,6 +147,7 @@ bool WatchHub::Matches(const Cursor& cursor, const EngineKey& key) {
 WatchHub::News WatchHub::Collect(Cursor& cursor) const {
   const bool warming_up = warming_up_();
   const absl::MutexLock lock(&mutex_);
+  NoteWarmUp(warming_up);
   News news{.before = cursor.position_, .version = index_.version(), .warming_up = warming_up};
   if (cursor.needs_snapshot_ || (cursor.was_warming_up_ && !warming_up)) {
     news.snapshot = true;

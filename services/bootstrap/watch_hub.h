@@ -87,7 +87,8 @@ class WatchHub {
   void Remove(const Watcher* watcher);
 
   /// What the watch of `cursor` has not had yet, to be written in this order; none if nothing.
-  /// After the end of a warm-up that a snapshot told of there comes another snapshot.
+  /// After the end of a warm-up there comes another snapshot, also for a watch that resumed from a
+  /// version of that time.
   /// kResourceExhausted, TOO_LARGE: it does not fit a message; watch fewer engines.
   absl::StatusOr<std::vector<WatchMessage>> Take(Cursor& cursor) const;
   /// A sign of life for a watch that has had everything.
@@ -111,6 +112,7 @@ class WatchHub {
   };
 
   News Collect(Cursor& cursor) const;
+  void NoteWarmUp(bool warming_up) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool Matches(const Cursor& cursor, const EngineKey& key);
   std::vector<std::shared_ptr<Watcher>> Watchers() const;
   void ScheduleTick();
@@ -131,6 +133,9 @@ class WatchHub {
   absl::flat_hash_map<const Watcher*, std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
   bool fan_out_pending_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  // A version at or behind which the warm-up had not ended; noted a tick late at most.
+  mutable TableVersion warm_up_end_ ABSL_GUARDED_BY(mutex_);
+  mutable bool warming_up_seen_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace pageferry::bootstrap

@@ -1,29 +1,34 @@
 // What the bootstrap service of SGLang does, and what ours does in its place: a test for each row.
 //
+// clang-format off
 //   theirs (HTTP)                                 ours (gRPC)
 //   PUT /route                                    Register
 //   PUT, another size than the first row: 200,    FAILED_PRECONDITION, the field and both values
 //     the value is silently ignored
+//   PUT, another policy than the first row: 400   FAILED_PRECONDITION as well
 //   PUT, a key is missing: 500                    INVALID_ARGUMENT naming the field
-//   PUT, a key that is not known: ignored by the  ignored by both ends, today and later
-//     service, but breaks every older decoder
-//   PUT, the same row again: counts as one more   the set of live cells counts: ready is never
-//   early PUT of a second rank for a taken cell: the    the younger incarnation; the older one is
-//   told
+//   PUT, a key that is not known: ignored, but    ignored by both ends, today and later
+//     the same in an answer breaks older decoders
+//   PUT, the same row again: counts as one more   the set of live cells counts: never ready early
+//   PUT of a second rank for a taken cell: the    the younger incarnation wins, the older is told
 //     last one wins, nobody is told
 //   rows are never removed                        leases end, and the rank is missing by name
 //   the first writer fixes sizes for ever         until the engine's last lease has ended
+//   a rank gives up after 5 tries and runs on     tries for ever (agent_bootstrap_test:
+//                                                   AnUnreachableServiceIsTriedAgain...)
 //   GET /route, all -1, incomplete: 503           GetEngine: not ready, missing ranks by name
 //   GET /route, all -1: sizes                     GetEngine: shape, profile, policy
 //   GET /route, incomplete: 503                   UNAVAILABLE, ENGINE_NOT_READY with "missing"
 //   GET /route, no such rank: 404                 INVALID_ARGUMENT, outside of the shape
-//   GET /route, a parameter is missing: 400       a rank without coordinate is rank 0 of each
+//   GET /route, a parameter is missing: 400       a coordinate that is left out is the first rank
 //   other verbs: 405                              UNIMPLEMENTED for a method that is not there
 //   POST /register_dp_rank                        PlaceRooms, in batches
 //   POST /query_dp_ranks, unknown rooms left out  LookupRooms, the same; it can wait for them
-//   GET /health: 200 always                       health from state: NOT_SERVING while it drains
+//   GET /health: 200 always                       health by service name, from state; NOT_SERVING
+//                                                   while it drains (grpc_runtime_test)
 //   polled each second, 15 times                  ResolveRanks and LookupRooms wait
 //   bound to any address, nobody is asked who     loopback only, unless TLS or --insecure
+// clang-format on
 #include <grpcpp/generic/generic_stub.h>
 
 #include <chrono>
@@ -63,6 +68,15 @@ TEST_F(BehaviourTest, AnotherSizeThanTheFirstRanksIsNamedNotIgnored) {
     EXPECT_THAT(Register(changed),
                 StatusIs(StatusCode::kFailedPrecondition, Reason::kProfileMismatch));
   }
+}
+
+TEST_F(BehaviourTest, AnotherPolicyThanTheFirstRanksIsRefused) {
+  ASSERT_THAT(Register(Claim(0)), IsOk());
+  auto other = Claim(1);
+  other.set_dp_policy(v1::DP_POLICY_DIRECTORY);
+  const absl::Status status = Register(other).status();
+  EXPECT_THAT(status, StatusIs(StatusCode::kFailedPrecondition));
+  EXPECT_EQ(MetadataOf(status)["field"], "dp_policy");
 }
 
 TEST_F(BehaviourTest, AMissingFieldIsTheCallersErrorAndNamed) {
@@ -212,7 +226,7 @@ TEST_F(BehaviourTest, AWaitIsBoundedByTheCallersDeadline) {
   EXPECT_TRUE(WaitingCalls(0));
 }
 
-TEST_F(BehaviourTest, HealthIsOfTheStateNotOfTheProcess) {
+TEST_F(BehaviourTest, HealthIsAskedByTheNameOfTheService) {
   const auto health = grpc::health::v1::Health::NewStub(channel_);
   grpc::ClientContext context;
   grpc::health::v1::HealthCheckRequest request;
@@ -220,9 +234,12 @@ TEST_F(BehaviourTest, HealthIsOfTheStateNotOfTheProcess) {
   grpc::health::v1::HealthCheckResponse response;
   ASSERT_TRUE(health->Check(&context, request, &response).ok());
   EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+  grpc::ClientContext other;
+  request.set_service("somebody.else");
+  EXPECT_EQ(health->Check(&other, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(BehaviourTest, OthersHostsAreNotServedInClearTextUnlessItIsSaid) {
+TEST_F(BehaviourTest, OtherHostsAreNotServedInClearTextUnlessItIsSaid) {
   ServerOptions options;
   options.listen = "0.0.0.0:0";
   options.clock = &clock_;

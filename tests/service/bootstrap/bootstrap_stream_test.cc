@@ -159,6 +159,29 @@ TEST_F(BootstrapTest, AfterAWarmUpThereComesASnapshotThatCounts) {
   EXPECT_EQ(Text(watch.Next()), "snapshot prefill-0:16!");
 }
 
+TEST_F(BootstrapTest, AWatchResumedFromAWarmUpHearsOfItsEnd) {
+  StartServer();
+  RegisterAll();
+  clock_.Advance(kBatch);
+  int64_t version = 0;
+  {
+    WatchClient watch(*stub_, Watch());
+    const auto snapshot = watch.Next();
+    EXPECT_EQ(Text(snapshot), "snapshot warming prefill-0:16!");
+    version = snapshot->version();
+  }
+  // It resumes within the warm-up, and sees its end.
+  WatchClient within(*stub_, Watch(true, version));
+  for (int second = 0; second < 7; ++second) {
+    RegisterAll();
+    clock_.Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(Text(within.Next()), "snapshot prefill-0:16!");
+  // It resumes after the end, from before it.
+  WatchClient after(*stub_, Watch(true, version));
+  EXPECT_EQ(Text(after.Next()), "snapshot prefill-0:16!");
+}
+
 TEST_F(BootstrapTest, AWatchIsFilteredByNamespaceAndName) {
   const auto claim = [](const std::string& name_space, const std::string& engine) {
     auto request = Claim(0, engine);
