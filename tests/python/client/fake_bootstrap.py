@@ -24,7 +24,7 @@ class FakeBootstrap(bootstrap_pb2_grpc.BootstrapServicer):
         self.placed: dict[int, int] = {}
         self.waits: list[float] = []
         self.watches: list[queue.Queue[_Watch | None]] = []
-        self.server = grpc.server(futures.ThreadPoolExecutor(8))
+        self.server = grpc.server(futures.ThreadPoolExecutor(64))
         bootstrap_pb2_grpc.add_BootstrapServicer_to_server(self, self.server)
         self.target = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.server.start()

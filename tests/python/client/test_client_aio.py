@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,34 @@ def test_a_timeout_and_a_cancelled_wait_lose_nothing(agents: Agents) -> None:
     run(test())
 
 
+def test_a_room_whose_opening_is_cancelled_is_not_left_open(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = threading.Event(), threading.Event()
+    really = pf.Session.open_receive
+
+    def slow(*arguments: Any, **named: Any) -> pf.ReceiveRoom:
+        room = really(*arguments, **named)
+        opened.set()
+        go_on.wait(T)
+        return room
+
+    async def test() -> None:
+        async with both(agents) as ((prefill, _), (decode, _)):
+            send = await prefill.open_send(7)
+            monkeypatch.setattr(pf.Session, "open_receive", slow)
+            opening = asyncio.create_task(decode.open_receive(7, "prefill-0", [1]))
+            await asyncio.to_thread(opened.wait, T)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            go_on.set()
+            with pytest.raises(pf.RoomFailed):
+                await send.wait(T)
+
+    run(test())
+
+
 def test_leaving_a_room_early_aborts_it(agents: Agents) -> None:
     async def test() -> None:
         async with both(agents) as ((prefill, _), (decode, _)):
@@ -174,9 +203,15 @@ def test_bootstrap_is_asked_and_watched(tmp_path: Path) -> None:
                 assert await bootstrap.list_engines() == []
                 await bootstrap.place_rooms("prefill-0", {5: 1})
                 assert await bootstrap.lookup_rooms("prefill-0", [5, 6]) == {5: 1}
-                async for event in bootstrap.watch():
-                    assert event.snapshot
-                    break
+
+                async def first() -> None:
+                    async for event in bootstrap.watch():
+                        assert event.snapshot
+                        # Whoever watches keeps nobody else from asking.
+                        await bootstrap.list_engines()
+                        return
+
+                await asyncio.gather(*(first() for _ in range(40)))
         finally:
             service.stop()
 

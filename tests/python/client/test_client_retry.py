@@ -36,6 +36,9 @@ class Flaky(agent_pb2_grpc.TransferAgentServicer):
     def Drain(self, request: Any, context: Any) -> Any:
         return self._answer(context, agent_pb2.DrainResponse())
 
+    def CreatePool(self, request: Any, context: Any) -> Any:
+        return self._answer(context, agent_pb2.CreatePoolResponse())
+
     def ReleasePool(self, request: Any, context: Any) -> Any:
         return self._answer(context, agent_pb2.ReleasePoolResponse())
 
@@ -57,11 +60,18 @@ def test_the_third_failure_is_told() -> None:
     service.server.stop(None)
 
 
-@pytest.mark.parametrize("call", ["drain", "release_pool"])
+@pytest.mark.parametrize("call", ["drain", "release_pool", "create_pool"])
 def test_what_changes_something_is_asked_once(call: str) -> None:
     service = Flaky(1)
     with pf.Agent(service.target) as agent, pytest.raises(Unavailable):
-        agent.drain() if call == "drain" else agent.release_pool("kv")
+        match call:
+            case "drain":
+                agent.drain()
+            case "release_pool":
+                agent.release_pool("kv")
+            case _:
+                # A second answer would call the pool that the first one made adopted.
+                agent.create_pool("kv", 4096)
     assert service.calls == 1
     service.server.stop(None)
 

@@ -9,6 +9,8 @@ room goes on, and its events stay with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -25,18 +27,42 @@ from pageferry.tls import Tls
 from pageferry.watch import EngineWatch, WatchEvent
 
 T = TypeVar("T")
-_THREADS = 4
+# Of one agent: calls that are under way at once; the next one waits for its turn.
+_THREADS = 16
 
 
 class _Threads:
     """Runs what may block, away from the loop."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pageferry-aio")
+    def __init__(self, count: int = _THREADS) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="pageferry-aio")
 
     async def run(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*arguments, **named))
+
+    async def make(
+        self,
+        function: Callable[..., T],
+        unmake: Callable[[T], object],
+        *arguments: Any,
+        **named: Any,
+    ) -> T:
+        """As `run`, for what must not be left behind: where the task is cancelled meanwhile, what
+        comes in the end is unmade.
+        """
+        made = self._pool.submit(lambda: function(*arguments, **named))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(made))
+        except asyncio.CancelledError:
+
+            def unmake_it() -> None:
+                with contextlib.suppress(Exception):
+                    unmake(made.result())
+
+            # On a thread of its own: the pool may be closed by then.
+            threading.Thread(target=unmake_it, name="pageferry-unmake", daemon=True).start()
+            raise
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
@@ -144,14 +170,16 @@ class AsyncSession:
 
     async def open_send(self, room_id: int, **more: Any) -> AsyncSendRoom:
         """As `Session.open_send`."""
-        room = await self.run(self.session.open_send, room_id, **more)
+        room = await self._threads.make(self.session.open_send, Room.close, room_id, **more)
         return self._keep(AsyncSendRoom(self, room))
 
     async def open_receive(
         self, room_id: int, prefill_engine_id: str, pages: PageList, **more: Any
     ) -> AsyncReceiveRoom:
         """As `Session.open_receive`."""
-        room = await self.run(self.session.open_receive, room_id, prefill_engine_id, pages, **more)
+        room = await self._threads.make(
+            self.session.open_receive, Room.close, room_id, prefill_engine_id, pages, **more
+        )
         return self._keep(AsyncReceiveRoom(self, room))
 
     R = TypeVar("R", bound=AsyncRoom)
@@ -168,6 +196,7 @@ class AsyncSession:
             raise InvalidArgument("events needs open_session(..., events=True)")
         while (event := await self._events.get()) is not None:
             yield event
+        self._events.put_nowait(None)  # for whoever asks again
 
     async def close(self) -> None:
         """Ends the session: the agent aborts and drains its rooms."""
@@ -180,8 +209,10 @@ class AsyncSession:
 
     def _deliver(self, event: Event) -> None:
         if self._events_at_most:
-            if self._events.qsize() < self._events_at_most:
-                self._events.put_nowait(event)
+            self._events.put_nowait(event)
+            if self._events.qsize() == self._events_at_most:
+                # Nobody reads them. As with the other API, that ends the session.
+                threading.Thread(target=self.session.close, daemon=True).start()
             if type(event).__name__ == "SessionClosed":
                 self._events.put_nowait(None)
         room = getattr(event, "room", None)
@@ -220,7 +251,9 @@ class AsyncAgent:
         """As `Agent.connect`."""
         threads = _Threads()
         try:
-            agent = await threads.run(client.Agent.connect, target, timeout=timeout, tls=tls)
+            agent = await threads.make(
+                client.Agent.connect, client.Agent.close, target, timeout=timeout, tls=tls
+            )
         except BaseException:
             threads.close()
             raise
@@ -255,8 +288,8 @@ class AsyncAgent:
     ) -> AsyncSession:
         """As `Agent.open_session`; with `events=True` they are kept for `AsyncSession.events`."""
         session = AsyncSession(self._threads, client.EVENTS_AT_MOST if events else 0)
-        session.session = await self._threads.run(
-            self.agent.open_session, engine_id, on_event=session.take, **more
+        session.session = await self._threads.make(
+            self.agent.open_session, Session.close, engine_id, on_event=session.take, **more
         )
         return session
 
@@ -266,7 +299,8 @@ class AsyncAgent:
 
     async def close(self) -> None:
         """Closes sessions, unmaps pools, ends the connection. May be called twice."""
-        await self._threads.run(self.agent.close)
+        await asyncio.to_thread(self.agent.close)
+        self._threads.close()
 
     async def __aenter__(self) -> AsyncAgent:
         """Gives the client."""
@@ -280,7 +314,6 @@ class AsyncAgent:
     ) -> None:
         """Closes the client."""
         await asyncio.shield(self.close())
-        self._threads.close()
 
 
 class AsyncBootstrap:
@@ -298,7 +331,13 @@ class AsyncBootstrap:
         """As `Bootstrap.connect`."""
         threads = _Threads()
         try:
-            made = await threads.run(directory.Bootstrap.connect, target, timeout=timeout, tls=tls)
+            made = await threads.make(
+                directory.Bootstrap.connect,
+                directory.Bootstrap.close,
+                target,
+                timeout=timeout,
+                tls=tls,
+            )
         except BaseException:
             threads.close()
             raise
@@ -325,17 +364,20 @@ class AsyncBootstrap:
         return await self._threads.run(self.bootstrap.lookup_rooms, engine_id, *arguments, **more)
 
     async def watch(self, **more: Any) -> AsyncIterator[WatchEvent]:
-        """As `Bootstrap.watch`; ends with the iteration. It keeps one of four threads busy."""
+        """As `Bootstrap.watch`; ends with the iteration. It has a thread of its own."""
         stream: EngineWatch = self.bootstrap.watch(**more)
+        thread = _Threads(1)
         try:
-            while (event := await self._threads.run(next, stream, None)) is not None:
+            while (event := await thread.run(next, stream, None)) is not None:
                 yield event
         finally:
-            await asyncio.shield(self._threads.run(stream.close))
+            thread.close()
+            await asyncio.shield(asyncio.to_thread(stream.close))
 
     async def close(self) -> None:
         """Ends the connection and with it all watches."""
-        await self._threads.run(self.bootstrap.close)
+        await asyncio.to_thread(self.bootstrap.close)
+        self._threads.close()
 
     async def __aenter__(self) -> AsyncBootstrap:
         """Gives the client."""
@@ -349,4 +391,3 @@ class AsyncBootstrap:
     ) -> None:
         """Closes the client."""
         await asyncio.shield(self.close())
-        self._threads.close()

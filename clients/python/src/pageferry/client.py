@@ -71,7 +71,7 @@ class Agent:
         *,
         timeout: float | None = None,
         wait_for_ready: bool = False,
-        repeat: bool = True,
+        repeat: bool = False,
     ) -> Any:
         if self._closed:
             raise FailedPrecondition("the client is closed")
@@ -87,7 +87,9 @@ class Agent:
         With `wait`, an agent that is not up (such as one that starts again) is waited for.
         """
         request = agent_pb2.GetAgentRequest()
-        response = self._call("GetAgent", request, timeout=timeout, wait_for_ready=wait)
+        response = self._call(
+            "GetAgent", request, timeout=timeout, wait_for_ready=wait, repeat=True
+        )
         return AgentInfo.from_proto(response)
 
     # --- pools ---
@@ -168,7 +170,7 @@ class Agent:
         uses it; it stays mapped then.
         """
         name = pool if isinstance(pool, str) else pool.name
-        self._call("ReleasePool", agent_pb2.ReleasePoolRequest(name=name), repeat=False)
+        self._call("ReleasePool", agent_pb2.ReleasePoolRequest(name=name))
         if isinstance(pool, Pool):
             pool.close()
 
@@ -215,7 +217,7 @@ class Agent:
             labels=dict(labels or {}),
             layer_count=layer_count,
         )
-        self._call("RegisterEngine", request)
+        self._call("RegisterEngine", request, repeat=True)
         return self.info() if wait_ready is None else self.wait_ready(wait_ready)
 
     def wait_ready(self, timeout: float) -> AgentInfo:
@@ -280,7 +282,7 @@ class Agent:
         """Refuses new rooms and lets live ones end; returns how many finished and were aborted."""
         check_timeout("timeout", timeout, 0, 3600)
         request = agent_pb2.DrainRequest(timeout=duration(timeout), deregister=deregister)
-        response = self._call("Drain", request, timeout=timeout + self.timeout, repeat=False)
+        response = self._call("Drain", request, timeout=timeout + self.timeout)
         return response.finished_count, response.aborted_count
 
     # --- end ---
