@@ -75,7 +75,7 @@ void UcxEndpoint::Send(wire::MessageId id, std::string header,
     ucp_request_free(request);
     done->endpoint->Finish(done);
   };
-  ucs_status_ptr_t const request =
+  void* const request =
       ucp_am_send_nbx(ep_, static_cast<unsigned>(id), message->header.data(),
                       message->header.size(), message->parts.data(), message->parts.size(), &param);
   if (UCS_PTR_IS_ERR(request)) OnFailed(UCS_PTR_STATUS(request));
@@ -104,7 +104,7 @@ void UcxEndpoint::Close(absl::AnyInvocable<void()> closed) {
     endpoint->ep_gone_ = true;
     endpoint->MayBeClosed();
   };
-  ucs_status_ptr_t const request = ucp_ep_close_nbx(ep_, &param);
+  void* const request = ucp_ep_close_nbx(ep_, &param);
   if (UCS_PTR_IS_PTR(request)) return;
   ep_gone_ = true;
   MayBeClosed();
