@@ -48,10 +48,4 @@ Token DrawToken() {
   return token;
 }
 
-bool SameToken(const Token& a, const Token& b) {
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 }  // namespace pageferry::transport::wire

@@ -127,7 +127,5 @@ absl::StatusOr<Address> DecodeAddress(absl::string_view bytes);
 
 /// Draws from the system's generator.
 Token DrawToken();
-/// In a time that does not depend on where they differ.
-bool SameToken(const Token& a, const Token& b);
 
 }  // namespace pageferry::transport::wire
