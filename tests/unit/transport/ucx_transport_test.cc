@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -178,10 +180,16 @@ TEST(UcxTransportTest, ASourceThatDiesFailsTheWrites) {
               StatusIs(absl::StatusCode::kUnavailable, Reason::kTransport));
 }
 
-TEST(UcxTransportTest, APeerThatComesBackGetsANewConnection) {
+int64_t OpenFiles() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST(UcxTransportTest, APeerThatComesBackGetsANewConnectionAndLeavesNoDescriptor) {
   constexpr int64_t kBytes = 1 << 20;
   UcxPair pair(kBytes);
-  for (int round = 0; round < 20; ++round) {
+  int64_t open_files = 0;
+  for (int round = 0; round < 40; ++round) {
+    if (round == 4) open_files = OpenFiles();
     std::memset(pair.pool->data(), round, kBytes);
     ASSERT_THAT(pair.WriteAndWait(pair.WholeBatch(pair.MakeSeal())), IsOk());
     ASSERT_EQ(std::ranges::count(pair.target, static_cast<std::byte>(round)), kBytes);
@@ -195,6 +203,8 @@ TEST(UcxTransportTest, APeerThatComesBackGetsANewConnection) {
     pair.Open();
     ASSERT_NE(pair.peer, nullptr);
   }
+  // Those of the last connections may be on their way out.
+  EXPECT_LE(OpenFiles(), open_files + 4);
 }
 
 TEST(UcxTransportTest, RangesAreCheckedBeforeAnythingIsSent) {
